@@ -615,6 +615,33 @@ def test_a_full_disk_declines_the_checkpoint_and_the_next_one_has_everything(tmp
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.parametrize("where", [0.0, 0.5])
+def test_a_scan_does_not_take_a_damaged_file_for_the_end_of_the_rows(tmp_path: Path, where: float) -> None:
+    directory = tmp_path / "database"
+    made = Database(str(directory), Options())
+    rows = [(b"%06d" % number, b"value") for number in range(20_000)]
+    made.write(rows)
+    made.link(str(tmp_path / "link"))
+    assert list(made.scan()) == rows
+    made.close()
+    (table,) = directory.glob("*.sst")
+    content = bytearray(table.read_bytes())
+    middle = int(where * len(content) * 0.9)
+    content[middle : middle + 100] = bytes(100)
+    table.unlink()
+    table.write_bytes(content)
+    damaged = Database(str(directory), Options())
+    for read in (
+        lambda: list(damaged.scan()),
+        lambda: list(damaged.scan(b"0")),
+        lambda: list(damaged.between(b"000000", b"9")),
+        lambda: damaged.count(b""),
+    ):
+        with pytest.raises(StateError, match=r"can't read keyed state in .*Corruption"):
+            read()
+    assert damaged.is_damaged
+
+
 def test_rows_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     base = Database(str(tmp_path / "db"), Options())
     rows = {b"\xff\xff": b"1", b"\xff\xffa": b"2", b"\xff": b"3", b"a": b"4", b"ab": b"5", b"b": b"6"}
