@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +25,8 @@ from crosscut.settings import BackendName
 from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.state.rocksdb.database import FileContent
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
-from crosscut.testing.batches import run_batches
+from crosscut.testing import batches
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.worker.batch_process import run_partition
 from crosscut.worker.host_parts import (
@@ -351,3 +354,62 @@ def test_files_of_a_database_that_were_damaged_on_a_host_change_no_output(tmp_pa
 
     counted(tmp_path, "rocksdb", damage)
     assert damaged >= 2
+
+
+def test_a_rescaled_job_does_not_go_on_with_files_of_a_database_that_were_damaged_on_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins with parts of other tasks, of which it reads every row once."""
+    state_dir, left = str(tmp_path / "state"), tmp_path / "left"
+    monkeypatch.setattr(batches, "host_parts", lambda store, url, _: host_parts(store, url, state_dir))
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("rescaled")
+    rounds = 4
+    flow.source(ReplayedSource({"s": [f"key-{n}" for _ in range(rounds) for n in range(1_000)]})).key_by(
+        str
+    ).count().sink(out)
+    failures: list[str] = []
+
+    class Jobs(LocalJobs):
+        """See `LocalJobs`; copies what the host has before the third batch."""
+
+        def __init__(self, graph: JobGraph, url: str) -> None:
+            super().__init__(graph, url, Random(1), Weather(), "rocksdb", 1)
+            self.host = Path(directory_of(url, state_dir))
+            self.batches = 0
+            if left.exists():
+                for path in left.iterdir():
+                    content = path.read_bytes()
+                    (self.host / path.name).write_bytes(
+                        bytes(len(content) // 2) + content[len(content) // 2 :]
+                    )
+
+        def run(
+            self, name: str, orders: Sequence[Sequence[StageOrder]], description: str
+        ) -> Iterator[Routed]:
+            self.batches += 1
+            if self.batches > 2 and not left.exists():
+                shutil.copytree(self.host, left)
+            for target, parcel in super().run(name, orders, description):
+                failures.extend([] if parcel.failure is None else [parcel.failure.cause.message])
+                yield target, parcel
+
+    def ended(parallelism: int, until: Callable[[Any], bool]) -> Any:
+        settings = cc.Settings(
+            engine="micro-batch",
+            parallelism=parallelism,
+            checkpoint_interval="10ms",
+            batch_records_max=1_000,
+            checkpoint_dir=tmp_path / "checkpoints",
+            state_backend="rocksdb",
+        )
+        return run_batches(flow.compile(parallelism, 128), settings, Jobs, until)[0]
+
+    assert ended(1, lambda _: left.exists()) is None
+    assert list(left.iterdir())
+    end = ended(2, lambda _: False)
+    assert end.outcome == "finished", end
+    assert all("Corruption" in one for one in failures)
+    assert failures
+    expected = Counter((f"key-{n}", count) for n in range(1_000) for count in range(1, rounds + 1))
+    assert Counter(out.records()) == expected
