@@ -57,6 +57,7 @@ from crosscut.protocol.microbatch.attempts import Attempt, Place
 from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.microbatch.found_splits import FoundSplits
+from crosscut.protocol.microbatch.going_on import NextStep, next_step
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.newest import NewestBatch
@@ -332,24 +333,30 @@ class BatchWorkers:
         self._speaker.progressed(epoch, self.newest.committed(n, ids, before, after))
         for task in self._output.tasks if self._output is not None else ():
             self._say(task.index, TransactionsCommitted(epoch, n, task))
-        if self.newest.is_full:
-            # There is more: the next batch need not wait for its time.
-            self._requests -= 1
-            self._speaker.post(CheckpointRequested(self._requests))
-        elif self._trigger == "available_now":
-            self._stop_unless_there_is_more(self._speaker.asked)
+        self._go_on(self._speaker.asked)
 
-    def _stop_unless_there_is_more(self, asked: frozenset[tuple[VertexId, int]]) -> None:
-        """Stop after a batch that has read all it was given, once sources have answered these calls."""
+    def _go_on(self, asked: frozenset[tuple[VertexId, int]]) -> None:
+        """Do what comes after a batch; `asked` were the calls under way when it was over."""
         self._look_no_more()
         asked &= self._speaker.asked
-        if self._found.have_come:
-            self._requests -= 1
-            self._speaker.post(CheckpointRequested(self._requests))
-        elif asked:
-            self._looking = self._loop.call_later(_LOOK_S, self._stop_unless_there_is_more, asked)
-        else:
-            self._speaker.post(StopRequested())
+        step = next_step(
+            is_full=self.newest.is_full,
+            stops_when_read=self._trigger == "available_now",
+            splits_have_come=self._found.have_come,
+            is_asked=bool(asked),
+        )
+        match step:
+            case NextStep.BATCH_AT_ONCE:
+                self._requests -= 1
+                self._speaker.post(CheckpointRequested(self._requests))
+            case NextStep.WAIT_FOR_ANSWERS:
+                self._looking = self._loop.call_later(_LOOK_S, self._go_on, asked)
+            case NextStep.STOP:
+                self._speaker.post(StopRequested())
+            case NextStep.WAIT_FOR_TIME:
+                pass
+            case _:
+                assert_never(step)
 
     def _look_no_more(self) -> None:
         if self._looking is not None:
