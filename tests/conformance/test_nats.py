@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -86,6 +87,46 @@ def test_a_message_has_its_subject_its_place_and_its_time(server: NatsServer, st
     publish(server, [(subject, "new")])
     assert next_batch(reader, 10) == ["new"]
     reader.close()
+
+
+@pytest.mark.parametrize("subjects", [(), ("{}.a",)])
+def test_a_reader_says_how_many_messages_wait(
+    server: NatsServer, stream: str, subjects: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that the server still has: a batch ends only where nothing waits."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 5)
+    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(60)])
+    named = [one.format(stream.lower()) for one in subjects]
+    source = cc.nats.source(server.url, stream, subjects=named, decode="text")
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    assert reader.lag is None
+    found = 0
+    while found < 60:
+        found += len(next_batch(reader, 7))
+        lag = reader.lag
+        # One may be counted where it comes from and where it goes to.
+        assert lag is not None and 60 - found <= lag <= 61 - found
+    assert next_until(lambda: reader.lag == 0)
+    reader.close()
+
+
+def test_a_reader_of_a_stream_without_messages_says_that_none_waits(server: NatsServer, stream: str) -> None:
+    source = cc.nats.source(server.url, stream)
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    assert isinstance(reader.read(9), cc.Wait)
+    assert next_until(lambda: reader.lag == 0)
+    reader.close()
+
+
+def next_until(condition: Callable[[], bool]) -> bool:
+    """Wait until the thread of a reader has come so far."""
+    deadline_s = time.monotonic() + 100
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    return condition()
 
 
 def failure_of(source: Source, split: Split, position: Any) -> str:

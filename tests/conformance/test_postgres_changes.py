@@ -14,7 +14,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_split
 
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
@@ -137,6 +137,34 @@ def read_to_the_end(
         reader.close()
         if not all(batches):
             return position
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_reader_says_that_changes_are_coming_until_it_has_what_was_there(
+    server: PostgresServer, name: str, *, snapshot: bool
+) -> None:
+    """A batch waits for what is coming, and ends where nothing is."""
+    source = cc.postgres.changes(server.conninfo, name, name, snapshot=snapshot)
+    (split,) = source.splits(1)
+    for i in range(100):
+        server.query(f"insert into {name} values ({i}, 'text')")
+    reader = source.reader(split, split.start)
+    replica = Replica()
+
+    def has_caught_up() -> bool:
+        found = reader.read(7)
+        if isinstance(found, list):
+            replica.take(found)
+        return isinstance(found, Wait) and not found.is_coming
+
+    until(has_caught_up)
+    assert len(replica.rows) == 100
+    server.query(f"insert into {name} values (100, 'later')")
+    replica.take(next_batch(reader, 7))
+    assert len(replica.rows) == 101
+    found = reader.read(7)
+    assert isinstance(found, Wait) and not found.is_coming
+    reader.close()
 
 
 class Copied(Source[Change]):

@@ -233,6 +233,28 @@ def test_directories_that_no_batch_has_used_for_long_are_removed_and_others_stay
     assert not paths["mine"].exists()
 
 
+def test_a_directory_that_was_swept_is_made_again_by_the_next_batch(site: Site) -> None:
+    shutil.rmtree(site.directory)
+    site.one.begin(TASK, CheckpointId(0), ())
+    assert site.directory.stat().st_mode & 0o777 == 0o700
+    written = site.written()
+    assert site.file(written).read_bytes() == CONTENT
+
+
+def test_a_directory_that_somebody_else_has_made_after_a_sweep_is_not_used(
+    site: Site, tmp_path: Path
+) -> None:
+    shutil.rmtree(site.directory)
+    site.directory.mkdir()
+    site.directory.chmod(0o777)
+    site.one.begin(TASK, CheckpointId(0), ())
+    written = site.written()
+    assert not list(site.directory.iterdir())
+    site.file(written).write_bytes(b"planted".ljust(len(CONTENT)))
+    assert site.one(written) == CONTENT
+    assert not site.one.link(written, str(tmp_path / "linked"))
+
+
 # Whole jobs: each attempt in a process that is new.
 
 

@@ -21,6 +21,7 @@ from tests.reverse_proxy import ReverseProxy
 from tests.unit.watched import Watched
 
 from crosscut import Settings
+from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import CheckpointError, SettingsError, StateError, StoreError
 from crosscut.spark.ui import url_in_ui
 from crosscut.web import recorder as recorder_module
@@ -706,6 +707,25 @@ def test_who_was_fenced_leaves_the_record_to_the_driver_that_has_taken_over(tmp_
     recorder.start()
     recorder.close()
     assert read_record(str(tmp_path))["job"] == "of the other driver"
+
+
+def test_a_mistake_of_ours_in_looking_does_not_end_the_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk, looks = Watched(), count()
+
+    def look() -> JobMetrics:
+        if next(looks) < 2:
+            raise KeyError("a task that nobody knows")
+        return talk.metrics()
+
+    recorder = Recorder("a job", look, str(tmp_path))
+    is_over = iter((False, False, True))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recorder._is_over, "wait", lambda _: next(is_over))
+        recorder._run()
+    assert read_record(str(tmp_path))["job"]["name"] == "a job"
+    assert caplog.text.count("can't be looked at") == 1 and "a task that nobody knows" in caplog.text
 
 
 def test_no_password_of_a_directory_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,6 +69,11 @@ class ReaderAhead(SplitReader[Record]):
         self._woken_s = asyncio.get_running_loop().time()
         wake()
 
+    @property
+    def buffered_count(self) -> int:
+        """How many records wait here; places that were moved on to count too."""
+        return len(self._buffer)
+
     async def move(self, position: JSON) -> None:
         """Move on over what is no record, so that nobody looks there again."""
         await self.put(_NO_RECORD, position)

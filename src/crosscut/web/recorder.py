@@ -79,6 +79,11 @@ class Recorder:
                 # A job that could not even begin has nothing to show.
                 LOGGER.debug("job %r can't be looked at: %s", self._name, error)
                 continue
+            except Exception:  # a mistake of ours, which must not end the record of a job that runs
+                if not self._has_failed:
+                    self._has_failed = True
+                    LOGGER.exception("job %r can't be looked at", self._name)
+                continue
             with self._lock:
                 self._series.note(point_of(metrics))
             if metrics.status == "fenced":

@@ -103,9 +103,9 @@ class HostParts:
     def begin(self, task: TaskId, restore: CheckpointId, wanted: Sequence[Part]) -> None:
         """A batch begins with checkpoint `restore`, where `wanted` is the state of `task`."""
         self._remove(lambda names: outdated(names, task, restore, wanted))
-        if self._directory is not None:
-            with suppress(OSError):
-                os.utime(self._directory)
+        if self._directory is not None and (reason := _kept_open(self._directory)):
+            _LOG.debug("parts of checkpoints are not kept in %s any more: %s", self._directory, reason)
+            self._directory = None
 
     def distrust(self, task: TaskId, wanted: Sequence[Part]) -> None:
         """An attempt that used what is here of `task` has failed: the next one reads the store.
@@ -117,17 +117,18 @@ class HostParts:
         self._remove(lambda names: [name for name in names if is_of(name, task) or name in used])
 
     def _remove(self, which: Callable[[Collection[str]], Iterable[str]]) -> None:
-        if self._directory is None:
+        directory = self._directory
+        if directory is None:
             return
         with suppress(OSError):
-            for name in which(os.listdir(self._directory)):
+            for name in which(os.listdir(directory)):
                 # Another process may be faster.
                 with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._directory, name))
+                    os.unlink(os.path.join(directory, name))
 
     def _path_of(self, part: Part) -> str | None:
-        name = name_of(part)
-        return os.path.join(self._directory, name) if name and self._directory is not None else None
+        name, directory = name_of(part), self._directory
+        return os.path.join(directory, name) if name and directory is not None else None
 
     def _write(self, path: str, chunks: Iterable[bytes]) -> None:
         """Make the file, whole or not at all."""
@@ -180,16 +181,7 @@ def host_parts(store: CheckpointStore, store_url: str, state_dir: str | None) ->
     Directories that no batch uses any more are removed, whosever job it was.
     """
     path = directory_of(store_url, state_dir)
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        os.utime(path)
-        # By the clock that the others were marked with.
-        _sweep(os.path.dirname(path), os.stat(path).st_mtime - UNUSED_S)
-        reason = _why_not_private(path)
-    except OSError as error:
-        reason = str(error)
+    reason = _kept_open(path)
     if reason:
         _LOG.warning(
             "can't keep parts of checkpoints in %s: %s; batches read state from the checkpoint directory "
@@ -197,7 +189,28 @@ def host_parts(store: CheckpointStore, store_url: str, state_dir: str | None) ->
             path,
             reason,
         )
+    else:
+        with suppress(OSError):
+            # By the clock that the others were marked with.
+            _sweep(os.path.dirname(path), os.stat(path).st_mtime - UNUSED_S)
     return HostParts(store, None if reason else path)
+
+
+def _kept_open(path: str) -> str:
+    """Make the directory at `path`, or say that it is used; return why parts can't be kept there, or "".
+
+    At each batch, since one that nobody has used for long is swept, and anybody may make another one then.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        if reason := _why_not_private(path):
+            return reason
+        os.utime(path)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def directory_of(store_url: str, state_dir: str | None) -> str:

@@ -157,8 +157,15 @@ class _StreamReader(ReaderAhead[Any]):
         self._subject = subject
         self._next = sequence
         self._stop = stop
+        # Messages that the server has and has not sent, as far as it has said; None: it has not yet.
+        self._pending: int | None = None
         self._decode = decoder(source.decode)
         self._where = f"{source.describe()} at {source.servers.shown}"
+
+    @property
+    def lag(self) -> int | None:
+        pending = self._pending
+        return None if pending is None else pending + self.buffered_count
 
     async def fill(self) -> None:
         failing_since_s = time.monotonic()
@@ -168,6 +175,7 @@ class _StreamReader(ReaderAhead[Any]):
                 await self._read_on()
                 return
             except failures() as error:
+                self._pending = None
                 if self._next > before:
                     failing_since_s = time.monotonic()
                 if time.monotonic() - failing_since_s > PATIENCE_S:
@@ -233,6 +241,8 @@ class _StreamReader(ReaderAhead[Any]):
             ) from error
         self._next = sequence + 1
         await self.put(record, self._next)
+        # Only now: it is counted twice for a moment, and never not at all.
+        self._pending = meta.num_pending
         return True
 
     async def _skip(self, stream: Any, consumer: Any, read_count: int) -> bool:
@@ -242,6 +252,8 @@ class _StreamReader(ReaderAhead[Any]):
         """
         _, last = await self._source.ends(stream)
         info = await consumer.consumer_info()
+        if info.delivered.consumer_seq == read_count:
+            self._pending = info.num_pending
         if info.num_pending == 0 and info.delivered.consumer_seq == read_count and last >= self._next:
             # None of ours may be left because they are gone: a purge, a limit.
             await self._check_there(stream)

@@ -76,6 +76,8 @@ class ChangesReader(SplitReader[Change]):
         self._buffered_bytes = 0
         self._failure: ConnectorError | None = None
         self._has_ended = False
+        # Whether all that was in the log when reading began has come.
+        self._has_caught_up = False
         self._is_closed = False
         self._safe_lsn = 0
         self._woken, self._waking = socket.socketpair()
@@ -100,7 +102,7 @@ class ChangesReader(SplitReader[Change]):
                 return found
             if self._failure is not None:
                 raise self._failure
-            return EndOfSplit() if self._has_ended else Wait(_IDLE_MS)
+            return EndOfSplit() if self._has_ended else Wait(_IDLE_MS, is_coming=not self._has_caught_up)
 
     def acknowledge(self, position: JSON) -> None:
         self._safe_lsn = max(self._safe_lsn, position_of(position).lsn)
@@ -144,6 +146,8 @@ class ChangesReader(SplitReader[Change]):
             for setting in SESSION:
                 connection.execute(setting)
             check_slot(connection, source.slot, start.lsn)
+            # What is flushed, since no more than that is sent.
+            (end,) = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
             tables = published(
                 connection, source.publication, with_rows=bool(start.parts) or start.is_reading_rows
             )
@@ -152,7 +156,7 @@ class ChangesReader(SplitReader[Change]):
         finally:
             connection.close()
         if at is not None:
-            self._read_changes(at, {table.name: table.key for table in tables})
+            self._read_changes(at, {table.name: table.key for table in tables}, lsn_number(end))
 
     def _put(self, change: Change | None, position: Position, size_bytes: int = 0) -> bool:
         """Hand on a change, and the position after it; return whether somebody still reads."""
@@ -211,17 +215,19 @@ class ChangesReader(SplitReader[Change]):
                 self._filled.wait(_POLL_S)
             meanwhile()
 
-    def _read_changes(self, at: Position, keys: dict[str, tuple[str, ...]]) -> None:
+    def _read_changes(self, at: Position, keys: dict[str, tuple[str, ...]], end_lsn: int) -> None:
         stream = self._opened(at.lsn)
         if stream is None:
             return
         try:
             changes = _Changes(stream.connection, at, keys)
             while self._has_room(stream.report) and not self._is_at_end(changes):
-                found = stream.next(_POLL_S if self._stop is None else _ASKING_S)
+                self._has_caught_up = self._has_caught_up or changes.has_reached(end_lsn)
+                is_asking = self._stop is not None or not self._has_caught_up
+                found = stream.next(_ASKING_S if is_asking else _POLL_S)
                 if found is not None:
                     self._take(changes, found)
-                elif self._stop is not None:
+                elif is_asking:
                     # It tells how far it has come only now and then, or if it is asked.
                     stream.report(asks=True)
         finally:
@@ -238,7 +244,7 @@ class ChangesReader(SplitReader[Change]):
             self._put(change, position, size_bytes)
 
     def _is_at_end(self, changes: _Changes) -> bool:
-        return self._stop is not None and changes.is_between and changes.position.lsn >= self._stop
+        return self._stop is not None and changes.has_reached(self._stop)
 
     def _opened(self, lsn: int) -> LogStream | None:
         """Return the stream, as soon as nobody else has the slot."""
@@ -274,6 +280,10 @@ class _Changes:
         self.is_between = True
         self._begin = Begin(0, 0, 0)
         self._count = 0
+
+    def has_reached(self, lsn: int) -> bool:
+        """Return whether all transactions that were committed before `lsn` have come."""
+        return self.is_between and self.position.lsn >= lsn
 
     def kept_alive(self, lsn: int) -> Position | None:
         """Return the position that is reached, if it is a new one."""
