@@ -20,11 +20,14 @@ class Discovered:
         known: What the next call is given: enough to tell what is new then. It is part of each checkpoint, so
             keep it small: a count, a time, the largest name; a list of all names if there is nothing better.
         is_last: There will never be others: the source has ended when all its splits have.
+        is_coming: Others are on their way: the source has asked for them, or is making them. In micro-batches
+            with `trigger="available_now"` the job does not stop before the source says otherwise.
     """
 
     splits: Sequence[Split] = ()
     known: JSON = None
     is_last: bool = False
+    is_coming: bool = False
 
 
 class DynamicSource(Source[Record]):

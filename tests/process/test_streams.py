@@ -69,6 +69,31 @@ def test_what_a_streaming_source_of_spark_reads_is_there_exactly_once_under_both
     assert sorted(out.records()) == expected(FILES + 4)
 
 
+def test_a_job_that_reads_what_there_is_reads_all_that_spark_has_at_its_first_start_and_the_next(
+    spark: SparkContext, started: Any, tmp_path: Path
+) -> None:
+    SparkSession.builder.getOrCreate()
+    lines, out = tmp_path / "lines", cc.collect(tmp_path / "out")
+    flow = cc.Flow("what-there-is")
+    source = flow.source(
+        cc.spark.stream("text", {"path": str(lines), "maxFilesPerTrigger": 1}, records="values")
+    )
+    source.named("lines").sink(out)
+    settings = cc.Settings(
+        parallelism=2,
+        engine="micro-batch",
+        trigger="available_now",
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+        **PATIENT,
+    )
+    for first, end in ((0, 3), (3, 14), (14, 14)):
+        written(lines, range(first, end))
+        job = started.flow(flow, settings)
+        assert job.wait(DEADLINE_S)
+        found = sorted(out.records())
+        assert found == sorted(f"{number}-{line}" for number in range(end) for line in range(LINES_EACH))
+
+
 def test_a_query_that_fails_fails_the_job_with_its_cause(
     spark: SparkContext, started: Any, tmp_path: Path
 ) -> None:

@@ -91,6 +91,17 @@ def test_each_split_goes_to_one_task_the_least_loaded_one() -> None:
     assert assigned(1, 1, "d") in talk.hear(SplitsFound(E1, SOURCE, [row("d")], 4))
 
 
+def test_that_others_are_coming_is_what_the_newest_answer_of_the_epoch_says() -> None:
+    talk = running()
+    assert not talk.coordinator.searches[0].is_coming
+    for says in (True, False, True):
+        talk.fire("find")
+        talk.hear(SplitsFound(E1, SOURCE, [], 1, is_coming=says))
+        assert talk.coordinator.searches[0].is_coming is says
+    next_epoch(talk, 2)
+    assert not talk.coordinator.searches[0].is_coming, "it is asked at once"
+
+
 def test_what_has_been_read_to_its_end_weighs_nothing_any_more() -> None:
     talk = running()
     talk.fire("trigger")

@@ -398,3 +398,33 @@ def test_a_job_that_reads_what_there_is_first_hears_what_has_come_since_the_last
         assert end is not None
         assert end.outcome == "stopped", end
         assert sorted(out.records()) == list(range(count * RECORDS))
+
+
+class Made(Counted):
+    """As `Counted`, but its splits are being made from the first call on, and it says so."""
+
+    discover_every = "50ms"
+    CALLS = 8
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.calls = 0
+
+    def discover(self, known: JSON) -> cc.Discovered:
+        self.calls += 1
+        if self.calls < self.CALLS:
+            return cc.Discovered(known=known, is_coming=True)
+        return super().discover(known)
+
+
+def test_a_job_that_reads_what_there_is_waits_for_splits_that_are_being_made(tmp_path: Path) -> None:
+    """Its first start too, and one call in between that finds nothing yet ends it as little."""
+    there = tmp_path / "there"
+    for count in (2, 3):
+        there.write_text(str(count))
+        flow, out = cc.Flow("made"), cc.collect(tmp_path / "out")
+        flow.source(Made(there)).sink(out)
+        end, _ = run_batches(flow.compile(2, 128), settings(tmp_path, trigger="available_now"), made(1, CALM))
+        assert end is not None
+        assert end.outcome == "stopped", end
+        assert sorted(out.records()) == list(range(count * RECORDS))

@@ -86,7 +86,9 @@ class Asking:
             return FindingFailed(effect.epoch, effect.source, cause)
         self._failpoints("driver.found")
         rows: JSON = [split_as_json(one) for one in found.splits]
-        return SplitsFound(effect.epoch, effect.source, rows, found.known, found.is_last)
+        return SplitsFound(
+            effect.epoch, effect.source, rows, found.known, found.is_last, is_coming=found.is_coming
+        )
 
     def append(self, effect: AppendEntry) -> JobEvent:
         """Append an entry to the log."""

@@ -244,6 +244,11 @@ class CoordinatorDriver:
         """The sources that are being asked for splits that have come, and by which call. On the loop."""
         return frozenset((one.source, one.call) for one in self._coordinator.searches if one.call)
 
+    @property
+    def awaits_splits(self) -> bool:
+        """Whether a source says that others are on their way. On the loop."""
+        return any(one.is_coming for one in self._coordinator.searches)
+
     def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None:
         """Note what a batch came to. On the loop."""
         self._watching.progressed(epoch, progress)

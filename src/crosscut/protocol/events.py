@@ -226,6 +226,7 @@ class SplitsFound:
         splits: As in `SplitAssignment`.
         known: What it is to be asked with next.
         is_last: There will be no others.
+        is_coming: There will be others soon, as far as the source knows.
     """
 
     epoch: Epoch
@@ -233,6 +234,7 @@ class SplitsFound:
     splits: JSON
     known: JSON
     is_last: bool = False
+    is_coming: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,11 +243,13 @@ class SplitAssignment:
 
     Attributes:
         known: Of a dynamic source, said with those of one of its tasks.
+        is_coming: Likewise; as in `SplitsFound`.
     """
 
     task: TaskId
     splits: JSON
     known: KnownSplits | None = None
+    is_coming: bool = False
 
 
 @dataclass(frozen=True, slots=True)

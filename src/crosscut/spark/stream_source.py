@@ -133,6 +133,7 @@ class StreamSource(DynamicSource[Any]):
         self._session: SparkSession | None = None
         self._query: StreamingQuery | None = None
         self._is_over = threading.Event()
+        self._ends = False
         self._known_token = ""
         self._dealt = -1
         self._kept_from = 0
@@ -181,13 +182,17 @@ class StreamSource(DynamicSource[Any]):
         check_schema(frame.schema)
         return frame
 
-    def begin(self, context: SparkContext) -> None:
+    def begin(self, context: SparkContext, *, ends: bool = False) -> None:
         """The job owns its directory: the query may run from now on.
+
+        Args:
+            ends: It is to read what there is when it begins, and then to end.
 
         With `engine="auto"` that is said again, after `stop`, each time this engine's turn has come.
         """
         # Not cleared: who still stages for the query before must not go on.
         self._is_over = threading.Event()
+        self._ends = ends
         self._session = _session_of(context)
 
     def discover(self, known: JSON) -> Discovered:
@@ -204,7 +209,8 @@ class StreamSource(DynamicSource[Any]):
                     f"{self._where}: a savepoint can't take that along. Give the source another name in the "
                     f"new job, with options that say where it begins, and allow_dropped_state=True"
                 )
-        self._watch()
+        # Looked at first: what a query has staged that has ended is there.
+        is_coming = self._watch()
         splits: list[Split] = []
         for _ in range(BATCHES_AT_A_TIME):
             found = self._batch(newest + 1)
@@ -213,9 +219,11 @@ class StreamSource(DynamicSource[Any]):
                 break
             splits += found
             newest += 1
+        else:
+            is_coming = True
         with self._lock:
             self._dealt = newest
-        return Discovered(splits, {"stream": token, "batch": newest})
+        return Discovered(splits, {"stream": token, "batch": newest}, is_coming=is_coming)
 
     def _token(self) -> str:
         """Return what tells this query from all others; it is made once."""
@@ -232,30 +240,37 @@ class StreamSource(DynamicSource[Any]):
         files.make_directory("batches")
         return files
 
-    def _watch(self) -> None:
-        """Begin the query unless it runs.
+    def _watch(self) -> bool:
+        """Begin the query unless it runs; return whether it is still going to stage what there is.
 
         Raises:
             ConnectorError: It has failed since.
         """
         query, is_over = self._query, self._is_over
         if self._session is None or is_over.is_set() or (query is not None and query.isActive):
-            return
-        self._query = None
+            return True
         if query is not None:
             why = query.exception()
+            if self._ends and why is None:
+                return False
+            self._query = None
             text = " ".join(str(why or "nobody says why").splitlines()[:4])[:1_000]
             raise ConnectorError(f"source {self._uid!r}: the query of Spark has ended: {text}")
         frame = self._planned(self._session)
         try:
             writer = frame.writeStream.foreachBatch(partial(self._stage, is_over))
             writer = writer.option("checkpointLocation", f"{self._where}/spark")
-            self._query = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds").start()
+            if self._ends:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds")
+            self._query = writer.start()
         except Exception as error:
             raise ConnectorError(
                 f"source {self._uid!r}: Spark can't begin the query of {self.describe()}: "
                 f"{type(error).__name__}: {' '.join(str(error).splitlines()[:4])[:1_000]}"
             ) from error
+        return True
 
     def _stage(self, is_over: threading.Event, frame: DataFrame, batch: int) -> None:
         """Stage one batch, unless that has been done. Called by Spark, perhaps again."""

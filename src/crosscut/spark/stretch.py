@@ -201,7 +201,7 @@ class Stretch:
         self.driver.start()
         await self.driver.claimed
         if not self.driver.ended.done():
-            self._told.begin(self._ground.context)
+            self._told.begin(self._ground.context, self._settings.trigger)
 
     async def ended(self, timeout_s: float | None = None) -> EndJob | None:
         """Wait for the end; return how it has ended, None if it has not in time."""

@@ -60,6 +60,7 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
         loads = [0] * graph.parallelism
         source, uid = spec.source, vertex.chain[0].uid
         known: KnownSplits | None = None
+        is_coming = False
         found: Sequence[Split]
         if isinstance(source, DynamicSource):
             try:
@@ -68,6 +69,7 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
                 raise undiscovered(uid, error) from error
             discovered = checked_discovery(said_first, uid)
             found, known = discovered.splits, known_splits(VertexId(vertex.vertex_id), discovered)
+            is_coming = discovered.is_coming
         else:
             said = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
             found = checked_splits(said, uid)
@@ -78,7 +80,9 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
         for index, share in enumerate(shares):
             task = TaskId(VertexId(vertex.vertex_id), index)
             rows: JSON = [split_as_json(split) for split in share]
-            assignments.append(SplitAssignment(task, rows, known if index == 0 else None))
+            assignments.append(
+                SplitAssignment(task, rows, known, is_coming) if index == 0 else SplitAssignment(task, rows)
+            )
     check_shares(assignments)
     return tuple(assignments)
 

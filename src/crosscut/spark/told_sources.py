@@ -12,6 +12,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.ids import VertexId
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.one_by_one import OneByOne
 from crosscut.spark.planned_source import PlannedSource
 from crosscut.spark.stream_source import StreamSource
@@ -30,11 +31,11 @@ class ToldSources:
                 self._sources[VertexId(vertex.vertex_id)] = source
         self._calls = OneByOne(f"crosscut-sources-{name}") if self._sources else None
 
-    def begin(self, context: SparkContext) -> None:
+    def begin(self, context: SparkContext, trigger: TriggerName) -> None:
         """The job owns its directory."""
         for source in self._sources.values():
             if isinstance(source, StreamSource):
-                source.begin(context)
+                source.begin(context, ends=trigger == "available_now")
 
     def completed(self, entry: CheckpointCompleted) -> None:
         """A checkpoint is complete; returns at once."""

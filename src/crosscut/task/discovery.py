@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 
 from crosscut.durations import duration_ms
 from crosscut.dynamic_source import Discovered, DynamicSource
@@ -82,7 +83,7 @@ def checked_discovery(found: object, uid: str) -> Discovered:
             f"are possible, since they are part of the checkpoints: keep a count, a time or the largest name "
             f"instead of all names"
         )
-    return Discovered(tuple(splits), found.known, found.is_last)
+    return replace(found, splits=tuple(splits))
 
 
 def found_first(found: Discovered, restored: Collection[str], uid: str) -> Discovered:
@@ -103,7 +104,7 @@ def found_first(found: Discovered, restored: Collection[str], uid: str) -> Disco
             f"their end or have come since is not known: start a new job (another .named() or "
             f"checkpoint_dir) from where this one is"
         )
-    return Discovered((), found.known, found.is_last)
+    return replace(found, splits=())
 
 
 def known_splits(source: VertexId, found: Discovered) -> KnownSplits:

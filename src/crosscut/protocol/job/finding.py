@@ -58,6 +58,7 @@ class Search:
         unread_count: Splits that the newest checkpoint has, and those that have come since.
         unread_bytes: What they take in it.
         is_held: The source is not asked, since that is too much.
+        is_coming: Others are on their way, by the newest answer of this epoch.
     """
 
     source: VertexId
@@ -65,6 +66,7 @@ class Search:
     unread_count: int
     unread_bytes: int
     is_held: bool
+    is_coming: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class _Search:
         assigned: What each has been given since, by the checkpoint from which on it counts.
         is_asking: A call is under way, perhaps one of an older epoch.
         calls: How many there were.
+        is_coming: See `Search`.
         known_since: The first checkpoint that says what is known; None: the restored one does not, nor has
             the source since.
     """
@@ -107,6 +110,7 @@ class _Search:
     assigned: dict[tuple[CheckpointId, WorkerIndex], _Share] = field(default_factory=dict)
     is_asking: bool = False
     calls: int = 0
+    is_coming: bool = False
     known_since: CheckpointId | None = CheckpointId(0)
 
     @property
@@ -167,14 +171,18 @@ class SplitFinding:
         if restored is None:
             known = {one.task.vertex: one.known for one in splits if one.known is not None}
             rows = {one.task: one.splits for one in splits}
+            coming = {one.task.vertex for one in splits if one.is_coming}
         else:
             known = {one.source: one for one in restored.known_splits}
             rows = {one.task: one.snapshot.positions for one in snapshots}
+            # Sources are asked at once.
+            coming = set()
         for source, search in self._searches.items():
             mine = [_rows(rows.get(TaskId(source, index))) for index in range(parallelism)]
             search.known = [(CheckpointId(0), known.get(source, KnownSplits(source, None)))]
             search.known_since = CheckpointId(0) if restored is None or source in known else None
             search.ids = {row[_ID]: CheckpointId(0) for share in mine for row in share}
+            search.is_coming = source in coming
             search.learned = CheckpointId(0)
             search.shares = list(map(_share, mine))
             search.assigned = {}
@@ -189,6 +197,7 @@ class SplitFinding:
                 unread.count,
                 unread.size_bytes,
                 not search.is_asking and not search.newest.is_last and self._is_enough(search),
+                search.is_coming,
             )
             for source, search in self._searches.items()
             for unread in (search.unread,)
@@ -254,6 +263,7 @@ class SplitFinding:
         source, search, is_stale = self._answered(event, is_running=is_running)
         if is_stale:
             return self._ask_or_wait(source, search) if is_running else []
+        search.is_coming = event.is_coming
         rows = _rows(event.splits)
         new = {row[_ID]: row for row in rows if row[_ID] not in search.ids}
         if len(new) < len(rows):

@@ -24,6 +24,9 @@ class Host(Protocol):
     @property
     def asked(self) -> frozenset[tuple[VertexId, int]]: ...
 
+    @property
+    def awaits_splits(self) -> bool: ...
+
     def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
 
 

@@ -344,6 +344,7 @@ class BatchWorkers:
             stops_when_read=self._trigger == "available_now",
             splits_have_come=self._found.have_come,
             is_asked=bool(asked),
+            splits_are_coming=self._speaker.awaits_splits,
         )
         match step:
             case NextStep.BATCH_AT_ONCE:
