@@ -7,18 +7,15 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.bare_task import output, task_of
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId, Epoch, TaskId, VertexId, WorkerIndex
-from crosscut.keys import KeyRouter
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.messages import AlignSources, SourceReached, SourcesReached
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
-from crosscut.task.outputs import build_output
 from crosscut.task.splits import SplitQueue
-from crosscut.task.task import Task
 
 NUMBERS = VertexId("numbers")
 WITHIN_MS = 10
@@ -66,19 +63,12 @@ class Member:
             source := Listed(splits, open_splits_max), [(split, 0) for split in source.splits(1)]
         )
         self.times = AssignTimestamps("times", lambda n: n, 0, IDLE_AFTER_MS if may_idle else None)
-        self.task = Task(
+        self.task = task_of(
+            self.times,
             task_id=here,
-            epoch=Epoch(1),
-            protocol=AlignedBarriers(()),
-            inputs={},
-            chain=[self.times],
-            outputs=[
-                build_output(
-                    "broadcast", [out], batch_rows=9, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-                )
-            ],
-            batch_rows=9,
-            channel_bytes=1 << 20,
+            inputs=(),
+            outputs=[output(out, rows=9)],
+            rows=9,
             splits=self.queue,
             source_uid="numbers",
             has_event_time=True,

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.unit.bare_task import X, offer, output, sent, task_of
+from tests.unit.barriers import N1, A, B
 
 import crosscut as cc
 from crosscut.batch import Batch
@@ -17,8 +19,7 @@ from crosscut.errors import FlowError, InternalError, UserCodeError, WorkersErro
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import AsyncMapSpec, OperatorNode
 from crosscut.host.calls import start_thread
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
+from crosscut.ids import ChannelId, CheckpointId, Epoch
 from crosscut.operators.async_map import AsyncMap, StartCall
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
@@ -27,11 +28,8 @@ from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.state.keyed import KeyedState
-from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput
-from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
-from crosscut.task.task import Task
 from crosscut.worker import background
 from crosscut.worker.async_calls import Outcome, outcome_of
 from crosscut.worker.background import Threads
@@ -247,37 +245,22 @@ def test_of_the_watermarks_that_wait_for_one_call_only_the_newest_is_kept() -> N
 
 # The task around it
 
-HERE = TaskId(VertexId("calls"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
-X = ChannelId(0, HERE, TaskId(VertexId("after"), 0))
-N1 = CheckpointId(1)
-
 
 class Running:
     """A task with room for two calls, and what has left it."""
 
-    def __init__(
-        self, protocol: Callable[[tuple[ChannelId, ...]], SnapshotProtocol], *others: Operator
-    ) -> None:
+    def __init__(self, protocol: Callable[..., SnapshotProtocol], *others: Operator) -> None:
         self.site = Site(capacity=2)
-        output = build_output(
-            "forward", (X,), batch_rows=1, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-        )
-        self.task = Task(
-            task_id=HERE,
-            epoch=Epoch(1),
-            protocol=protocol((A, B)),
-            inputs={channel: InputQueue(channel) for channel in (A, B)},
-            chain=(self.site.operator, *others),
-            outputs=[output],
-            batch_rows=100,
-            channel_bytes=1 << 20,
+        self.task = task_of(
+            self.site.operator,
+            *others,
+            protocol=protocol,
+            outputs=[output(X, rows=1)],
             state=self.site.state,
         )
 
     def offer(self, channel: ChannelId, *items: Any) -> None:
-        for item in items:
-            self.task.offer(channel, Batch(item) if isinstance(item, list) else item)
+        offer(self.task, channel, *items)
         self.work()
 
     def work(self) -> None:
@@ -296,8 +279,7 @@ class Running:
         self.work()
 
     def sent(self) -> list[Any]:
-        items, self.task.outlets.outbox = self.task.outlets.outbox, []
-        return [item.records if isinstance(item, Batch) else item for _, item in items]
+        return [item for _, item in sent(self.task)]
 
 
 def test_records_wait_in_the_inputs_while_all_calls_are_under_way_and_a_barrier_does_not() -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit import bare_task
+from tests.unit.barriers import HERE, N1, A, B
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError, UserCodeError
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import Partitioning, SideOutput
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import ChannelId, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.course import Course
 from crosscut.operators.keyed import Aggregate
@@ -25,7 +27,6 @@ from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
-from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.chain import Chain
@@ -38,10 +39,7 @@ from crosscut.task.task import Task
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
 from crosscut.wire.batches import decode_batch, encode_batch
 
-HERE = TaskId(VertexId("here"), 0)
-A, B, C = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))
 OUT = tuple(ChannelId(1, HERE, TaskId(VertexId("after"), index)) for index in range(3))
-N1 = CheckpointId(1)
 
 
 def shown(batch: Batch) -> tuple[Any, ...]:
@@ -527,27 +525,14 @@ def test_arguments_are_checked_where_they_are_written() -> None:
 # Tasks.
 
 
-def task_of(
-    *chain: Operator,
-    inputs: tuple[ChannelId, ...] = (A, B),
-    restored: Snapshot | None = None,
-    rows: int = 100,
-    **others: Any,
-) -> Task:
-    out = build_output(
-        "broadcast", OUT[:1], batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-    )
-    return Task(
-        task_id=HERE,
-        epoch=Epoch(1),
-        protocol=AlignedBarriers(inputs),
-        inputs={channel: InputQueue(channel, batch_rows=rows) for channel in inputs},
-        chain=chain,
-        outputs=[out],
-        batch_rows=rows,
-        channel_bytes=1 << 20,
+def task_of(*chain: Operator, inputs: tuple[ChannelId, ...] = (A, B), rows: int = 100, **others: Any) -> Task:
+    return bare_task.task_of(
+        *chain,
+        inputs=inputs,
+        queues={channel: InputQueue(channel, batch_rows=rows) for channel in inputs},
+        outputs=[bare_task.output(OUT[0], rows=rows)],
+        rows=rows,
         has_event_time=True,
-        restored=restored,
         **others,
     )
 

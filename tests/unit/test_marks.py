@@ -7,19 +7,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.unit import bare_task
+from tests.unit.bare_task import X, Y, Z, unread
+from tests.unit.barriers import HERE, N1, A, B, L
 from tests.unit.watched import E1, MS, Watched
 
 from crosscut.batch import Batch, Mark
 from crosscut.connectors.generate import generate
 from crosscut.driver.latency import LatencyMeter, LatencyMetrics, merged, quantile_ms
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
 from crosscut.interfaces import EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.measures import Reading
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
@@ -28,7 +29,6 @@ from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
-from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
 from crosscut.user_metrics import Histogram
 from crosscut.web.prometheus import exposed
@@ -37,12 +37,6 @@ from crosscut.worker.latencies import BOUNDS
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpace
 
-HERE = TaskId(VertexId("here"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
-L = ChannelId(1, TaskId(VertexId("body"), 0), HERE)
-X, Y = (ChannelId(2, HERE, TaskId(VertexId("after"), index)) for index in range(2))
-Z = ChannelId(3, HERE, TaskId(VertexId("aside"), 0))
-N1 = CheckpointId(1)
 MARK, LATER = Mark("numbers", 5), Mark("numbers", 7)
 
 
@@ -52,31 +46,17 @@ def marked(records: list[Any], mark: Mark = MARK, watermark: int | None = None) 
     return batch
 
 
-def task_of(
-    *chain: Operator,
-    inputs: tuple[ChannelId, ...] = (A, B),
-    protocol: type[SnapshotProtocol] = AlignedBarriers,
-    source: Source | None = None,
-    rows: int = 100,
-    space: DiskSpace | None = None,
-) -> Task:
-    back_edges = frozenset((L,)) & frozenset(inputs)
+def task_of(*chain: Operator, source: Source | None = None, rows: int = 100, **others: Any) -> Task:
     ways = (("rebalance", (X, Y)), ("forward", (Z,)))
-    return Task(
-        task_id=HERE,
-        epoch=Epoch(1),
-        protocol=protocol(inputs, back_edges),
-        inputs={one: InputQueue(one, space) for one in inputs},
-        back_edges=back_edges,
-        spills_blocked=space is not None,
-        chain=chain,
+    return bare_task.task_of(
+        *chain,
         outputs=[
             build_output(way, to, batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0)  # type: ignore[arg-type]
             for way, to in ways
         ],
-        batch_rows=rows,
-        channel_bytes=1 << 20,
-        splits=SplitQueue(source, [(one, one.start) for one in source.splits(1)]) if source else None,
+        rows=rows,
+        splits=unread(source) if source else None,
+        **others,
     )
 
 
@@ -286,28 +266,13 @@ def test_every_task_measures_how_long_records_take_from_their_source(marks_every
         for task_id, inputs, outputs in ((HERE, (), (way,)), (way.target, (way,), ())):
             source = generate(lambda number: number, count=10) if not inputs else None
             pool.add(
-                Task(
+                bare_task.task_of(
+                    Map("slow", slow),
                     task_id=task_id,
-                    epoch=Epoch(1),
-                    protocol=AlignedBarriers(inputs),
-                    inputs={one: InputQueue(one) for one in inputs},
-                    chain=(Map("slow", slow),),
-                    outputs=[
-                        build_output(
-                            "forward",
-                            (one,),
-                            batch_rows=1,
-                            router=KeyRouter(1, 1),
-                            key_by_uid="",
-                            task_index=0,
-                        )
-                        for one in outputs
-                    ],
-                    batch_rows=1,
-                    channel_bytes=1 << 20,
-                    splits=SplitQueue(source, [(one, one.start) for one in source.splits(1)])
-                    if source
-                    else None,
+                    inputs=inputs,
+                    outputs=[bare_task.output(one, rows=1) for one in outputs],
+                    rows=1,
+                    splits=unread(source) if source else None,
                 ),
                 None,
                 None,

@@ -8,47 +8,35 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
+from tests.unit import bare_task
+from tests.unit.bare_task import X, output
+from tests.unit.barriers import N1, N2, A, B
+
 from crosscut.batch import Batch
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import LOOK_NS, Watch
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
+from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.protocol.snapshots import Part
-from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
-from crosscut.task.outputs import build_output
 from crosscut.task.requests import NotePause, StoreFrozen
 from crosscut.task.task import Task
 from crosscut.wire.batches import decode_batch
 from crosscut.worker.pace import AdaptivePace, Pace
 from crosscut.worker.pool import TaskPool
 
-HERE = TaskId(VertexId("here"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
-X = ChannelId(1, HERE, TaskId(VertexId("after"), 0))
-N1, N2 = CheckpointId(1), CheckpointId(2)
 MS = 1_000_000
 TIMEOUT_NS = 10_000 * MS
 BATCH_ROWS = 1_000
 
 
-def task_of(*chain: Operator, protocol: SnapshotProtocol, inputs: Sequence[ChannelId] = (A, B)) -> Task:
-    out = build_output("forward", (X,), batch_rows=1, router=KeyRouter(1, 1), key_by_uid="", task_index=0)
-    return Task(
-        task_id=HERE,
-        epoch=Epoch(1),
-        protocol=protocol,
-        inputs={one: InputQueue(one) for one in inputs},
-        chain=chain,
-        outputs=[out],
-        batch_rows=BATCH_ROWS,
-        channel_bytes=1 << 20,
+def task_of(*chain: Operator, inputs: Sequence[ChannelId] = (A, B)) -> Task:
+    return bare_task.task_of(
+        *chain, inputs=inputs, outputs=[output(X, rows=1)], protocol=UnalignedBarriers, rows=BATCH_ROWS
     )
 
 
@@ -111,7 +99,7 @@ class Site:
             pace_of=lambda task: self.pace,
             slices=self.machine,
         )
-        self.task = task_of(Map("slow", self.see), protocol=UnalignedBarriers((A,)), inputs=(A,))
+        self.task = task_of(Map("slow", self.see), inputs=(A,))
         self.task.departures.outputs = ()
         self.pool.add(self.task, None, None)
         self.pool.connect({})
@@ -209,7 +197,6 @@ class Halfway:
         self.task = task_of(
             FlatMap("expand", lambda n: [n, n]),
             Map("slow", self.stop_at_first),
-            protocol=UnalignedBarriers((A, B)),
         )
         self.task.chain.follow(self.course)
         self.task.offer(A, Batch([1, 2, 3]))

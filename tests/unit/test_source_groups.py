@@ -7,22 +7,21 @@ from typing import Any
 
 import pytest
 from tests.simulation.conversation import S0, S1, Talk, both
+from tests.unit import bare_task
+from tests.unit.bare_task import unread
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import FlowError
 from crosscut.graph.source_groups import aligned_splits, source_groups
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
-from crosscut.keys import KeyRouter
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.messages import AlignSources, SlowestSource, Snapshot, SourceReached, SourcesReached
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
 from crosscut.task.items import Barrier, EndOfInput
-from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
@@ -177,19 +176,12 @@ class ListedReader(cc.SplitReader):
 def task_of(
     source: Listed, *, within_ms: int = 10, idle_after_ms: int | None = None, restored: Snapshot | None = None
 ) -> Task:
-    output = build_output(
-        "broadcast", [OUT], batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-    )
-    return Task(
+    return bare_task.task_of(
+        AssignTimestamps("times", lambda n: n, 0, idle_after_ms),
         task_id=ONE,
-        epoch=Epoch(1),
-        protocol=AlignedBarriers(()),
-        inputs={},
-        chain=[AssignTimestamps("times", lambda n: n, 0, idle_after_ms)],
-        outputs=[output],
-        batch_rows=100,
-        channel_bytes=1 << 20,
-        splits=SplitQueue(source, [(split, split.start) for split in source.splits(1)]),
+        inputs=(),
+        outputs=[bare_task.output(OUT)],
+        splits=unread(source),
         source_uid="numbers",
         has_event_time=True,
         aligned=AlignedSplits(GROUP, within_ms),

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.emptied import asked, said, sent
+from tests.unit.bare_task import EPOCH, X, Y, Z, asked, offer, output, said, sent, task_of, unread
+from tests.unit.barriers import HERE, N1, N2, N3, A, B
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.ids import ChannelId, CheckpointId, Lineage, TaskId, VertexId
 from crosscut.interfaces import CommitPermit, SinkContext, SinkWriter, Split
-from crosscut.keys import KeyRouter
 from crosscut.operators.keyed import Count
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
@@ -39,9 +39,8 @@ from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput
-from crosscut.task.outputs import Output, build_output
+from crosscut.task.outputs import Output
 from crosscut.task.requests import (
     CancelStore,
     CompleteState,
@@ -52,46 +51,12 @@ from crosscut.task.requests import (
 from crosscut.task.splits import SplitQueue, split_as_json
 from crosscut.task.task import Task
 
-EPOCH, LINEAGE = Epoch(4), Lineage("lineage")
-HERE = TaskId(VertexId("here"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
-X, Y = (ChannelId(1, HERE, TaskId(VertexId("after"), index)) for index in range(2))
-Z = ChannelId(2, HERE, TaskId(VertexId("aside"), 0))
-N1, N2, N3 = map(CheckpointId, (1, 2, 3))
+LINEAGE = Lineage("lineage")
 END = EndOfInput()
 
 
-def output(*channels: ChannelId, rows: int = 100) -> Output:
-    """Return an output that sends everything to every channel."""
-    return build_output(
-        "broadcast", channels, batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-    )
-
-
-def task_of(
-    *chain: Operator,
-    inputs: tuple[ChannelId, ...] = (A, B),
-    outputs: Sequence[Output] | None = None,
-    rows: int = 100,
-    protocol: SnapshotProtocol | None = None,
-    **others: Any,
-) -> Task:
-    return Task(
-        task_id=HERE,
-        epoch=EPOCH,
-        protocol=protocol or AlignedBarriers(inputs),
-        inputs={channel: InputQueue(channel) for channel in inputs},
-        chain=chain,
-        outputs=[output(X, rows=rows)] if outputs is None else outputs,
-        batch_rows=rows,
-        channel_bytes=1 << 20,
-        **others,
-    )
-
-
 def source_of(source: cc.Source, *chain: Operator, outputs: Sequence[Output] | None = None) -> Task:
-    splits = SplitQueue(source, [(split, split.start) for split in source.splits(1)])
-    return task_of(*chain, inputs=(), outputs=outputs, splits=splits, source_uid="numbers", rows=10)
+    return task_of(*chain, inputs=(), outputs=outputs, splits=unread(source), source_uid="numbers", rows=10)
 
 
 def numbers(count: int) -> cc.Source:
@@ -104,11 +69,6 @@ def work(task: Task) -> list[ChannelId | None]:
     while task.has_work:
         read.append(task.run())
     return read
-
-
-def offer(task: Task, channel: ChannelId, *items: Any) -> None:
-    for item in items:
-        task.offer(channel, Batch(item) if isinstance(item, list) else item)
 
 
 def frozen(n: CheckpointId, since: int = 0, *, positions: Any = None, ended: bool = False) -> StoreFrozen:
@@ -222,7 +182,7 @@ def test_an_alignment_looks_at_each_blocked_channel_a_few_times_however_many_the
     """Asking all of them for each item costs seconds per barrier with thousands of inputs."""
     inputs = tuple(ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(100))
     protocol = CountsQuestions(inputs)
-    task = task_of(inputs=inputs, protocol=protocol)
+    task = task_of(inputs=inputs, protocol=lambda *_: protocol)
     for channel in inputs:
         offer(task, channel, Barrier(N1), [channel.source.index])
         work(task)
@@ -352,7 +312,7 @@ def test_a_restored_task_that_has_not_had_its_end_again_keeps_how_far_it_had_com
 
 def test_a_task_that_stands_still_says_nothing_of_the_end_either() -> None:
     """The snapshot under halting barriers holds no channel: what is sent meanwhile would be in none."""
-    task = task_of(Tail(["a"], ["b"]), inputs=(A,), protocol=HaltingBarriers((A,)))
+    task = task_of(Tail(["a"], ["b"]), inputs=(A,), protocol=HaltingBarriers)
     offer(task, A, END)
     task.run()
     offer(task, A, Barrier(N1))
@@ -441,7 +401,7 @@ def test_a_barrier_while_the_operators_are_ending_forces_nothing_out_and_overtak
     protocol: type[SnapshotProtocol],
 ) -> None:
     """A task says a batch a run, and none while its outputs take no more: memory stays bounded."""
-    task = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), rows=1, protocol=protocol((A,)))
+    task = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), rows=1, protocol=protocol)
     offer(task, A, END)
     task.run()
     task.offer(A, Barrier(N1))
@@ -777,7 +737,7 @@ def test_close_closes_the_writer_although_a_reader_raises() -> None:
         SinkOperator("out", writer),
         inputs=(),
         outputs=[],
-        splits=SplitQueue(source, [(split, split.start) for split in source.splits(1)]),
+        splits=unread(source),
     )
     task.run()
     with pytest.raises(OSError, match="stuck"):

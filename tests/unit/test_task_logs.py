@@ -8,13 +8,14 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from tests.unit.emptied import asked, said, sent
+from tests.unit import bare_task
+from tests.unit.bare_task import EPOCH, X, Y, asked, offer, output, said, sent
+from tests.unit.barriers import HERE, N1, N2, A, B, L
 
 from crosscut.batch import Batch
 from crosscut.connectors.generate import generate
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
+from crosscut.ids import ChannelId, VertexId
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
 from crosscut.protocol.barriers.aligned import AlignedBarriers
@@ -29,7 +30,6 @@ from crosscut.task import inputs as queues
 from crosscut.task.channel_log import SLICE_BYTES, SpilledBlocks, decoded_log, encoded_log, release_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, LoggedBatch
-from crosscut.task.outputs import build_output
 from crosscut.task.requests import CancelStore, StoreFrozen, WaitForAlignment
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
@@ -37,12 +37,6 @@ from crosscut.task.task import Task
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.worker.spill_files import DiskFile, DiskSpace
 
-HERE = TaskId(VertexId("here"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
-L = ChannelId(1, TaskId(VertexId("body"), 0), HERE)
-X, Y = (ChannelId(2, HERE, TaskId(VertexId("after"), index)) for index in range(2))
-N1, N2, N3 = map(CheckpointId, (1, 2, 3))
-EPOCH = Epoch(4)
 END = EndOfInput()
 LOG_PART = Part("parts/1/here-0-4-ab", 9, "00")
 
@@ -52,45 +46,29 @@ def task_of(
     *chain: Operator,
     inputs: tuple[ChannelId, ...] = (A, L),
     outputs: tuple[ChannelId, ...] = (X, Y),
-    rows: int = 100,
     replay: Sequence[LoggedBatch] = (),
-    ended: bool = False,
-    spills_blocked: bool = False,
     space: SpillSpace | None = None,
+    **others: Any,
 ) -> Task:
-    back_edges = frozenset((L,)) & frozenset(inputs)
-    output = build_output(
-        "broadcast", outputs, batch_rows=rows, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-    )
     space = space or DiskSpace()
     waiting = {one: InputQueue(one, space) for one in inputs}
     for one in replay:
         if not one.by_sender:
             waiting[one.channel].restore(one)
-    return Task(
-        task_id=HERE,
-        epoch=EPOCH,
-        protocol=protocol(inputs, back_edges),
-        inputs=waiting,
-        back_edges=back_edges,
-        spills_blocked=spills_blocked,
-        chain=chain,
-        outputs=[output],
-        batch_rows=rows,
-        channel_bytes=1 << 20,
+    return bare_task.task_of(
+        *chain,
+        protocol=protocol,
+        inputs=inputs,
+        queues=waiting,
+        outputs=[output(*outputs)],
         unsent=[one for one in replay if one.by_sender],
         log_space=space,
-        restored=Snapshot(ended=True) if ended else None,
+        **others,
     )
 
 
 def logged(channel: ChannelId, *records: Any, by_sender: bool = False) -> LoggedBatch:
     return LoggedBatch(channel, encode_batch(Batch(list(records))), len(records), by_sender)
-
-
-def offer(task: Task, channel: ChannelId, *items: Any) -> None:
-    for item in items:
-        task.offer(channel, Batch(item) if isinstance(item, list) else item)
 
 
 def work(task: Task) -> None:
@@ -316,7 +294,7 @@ def test_a_task_that_has_ended_is_not_drained_while_the_barrier_overtakes_what_i
 
 def test_a_restored_task_that_had_ended_is_not_drained_before_the_end_has_come_again() -> None:
     """At least once: records may come again, and go on from it."""
-    task = task_of(AlignedBarriers, inputs=(A,), ended=True)
+    task = task_of(AlignedBarriers, inputs=(A,), restored=Snapshot(ended=True))
     offer(task, A, Barrier(N1), END, Barrier(N2))
     work(task)
     for n in (N1, N2):
@@ -516,11 +494,8 @@ def test_it_stays_behind_older_barriers_that_were_expedited_before() -> None:
 
 
 def test_a_source_expedites_its_barrier_too() -> None:
-    output = build_output("forward", (X,), batch_rows=9, router=KeyRouter(1, 1), key_by_uid="", task_index=0)
-    task = Task(
-        task_id=HERE, epoch=EPOCH, protocol=AlignedThenUnaligned(()), inputs={}, chain=(), outputs=[output],
-        batch_rows=9, channel_bytes=1 << 20, splits=SplitQueue(generate(lambda number: number, 3), []),
-    )  # fmt: skip
+    splits = SplitQueue(generate(lambda number: number, 3), [])
+    task = bare_task.task_of(inputs=(), protocol=AlignedThenUnaligned, splits=splits, rows=9)
     task.departures.ends[X].waiting.append(Batch([1]))
     task.snapshots.trigger(N1)
     hand_over(task)
@@ -716,15 +691,12 @@ def rescaled_task(records: Sequence[Any]) -> tuple[Task, list[Any]]:
     queues_of = {one: InputQueue(one, DiskSpace(), 100) for one in (A, B)}
     queues_of[B].restore(logged(B, *records))
     queues_of[B].append(REPLAYED)
-    task = Task(
-        task_id=HERE,
-        epoch=EPOCH,
-        protocol=UnalignedBarriers((A, B), frozenset()),
-        inputs=queues_of,
-        chain=[Map("taken", lambda record: taken.append(record) or record)],
+    task = bare_task.task_of(
+        Map("taken", lambda record: taken.append(record) or record),
+        protocol=UnalignedBarriers,
+        queues=queues_of,
         outputs=[],
-        batch_rows=1,
-        channel_bytes=1 << 20,
+        rows=1,
         replayed_first={B: 1},
     )
     return task, taken

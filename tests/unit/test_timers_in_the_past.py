@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.unit import bare_task
+from tests.unit.barriers import A, B
 
 import crosscut as cc
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
 from crosscut.graph.specs import OperatorNode, ProcessSpec
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.ids import CheckpointId
 from crosscut.keyed_process import states_of
-from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
 from crosscut.protocol.barriers.aligned import AlignedBarriers
@@ -21,7 +22,6 @@ from crosscut.protocol.barriers.halting import HaltingBarriers
 from crosscut.state.keyed import KeyedState
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
-from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.task import Task
 from crosscut.timestamps import END_OF_TIME
@@ -196,10 +196,6 @@ def test_many_timers_of_one_key_that_are_left_may_each_set_another_at_the_end_of
 
 # Tasks.
 
-HERE = TaskId(VertexId("here"), 0)
-A, B = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(2))
-OUT = ChannelId(1, HERE, TaskId(VertexId("after"), 0))
-
 
 class ByClock(cc.KeyedProcess[Any, Any]):
     """As soon as one timer has come, it has another one come, and so on: more than there is time for."""
@@ -217,22 +213,13 @@ def task_of(
     process: cc.KeyedProcess[Any, Any], protocol: type[AlignedBarriers | HaltingBarriers] = AlignedBarriers
 ) -> Task:
     site = Site(process)
-    output = build_output(
-        "broadcast", [OUT], batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
-    )
-    task = Task(
-        task_id=HERE,
-        epoch=Epoch(1),
-        protocol=protocol((A, B)),
-        inputs={channel: InputQueue(channel, batch_rows=100) for channel in (A, B)},
-        chain=[site.operator],
-        outputs=[output],
-        batch_rows=100,
-        channel_bytes=1 << 20,
+    return bare_task.task_of(
+        site.operator,
+        protocol=protocol,
+        queues={channel: InputQueue(channel, batch_rows=100) for channel in (A, B)},
         has_event_time=True,
         state=site.state,
     )
-    return task
 
 
 def sent(task: Task) -> list[Any]:
