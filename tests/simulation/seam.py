@@ -408,6 +408,7 @@ class Driver:
         ensure(ended.outcome in ("stopped", "fenced"), f"driver {self.number} has ended: {ended.outcome}")
         for effect in self._engines.handle(seam.EngineEnded(ended.outcome)):
             self._perform(effect, Predecessor(ended.name, ended.coordinator.epoch))
+        self.is_over = self._engines.phase is Switch.OVER
 
     def _perform(self, effect: seam.EngineEffect, follows: Predecessor | None) -> None:
         match effect:
@@ -417,8 +418,6 @@ class Driver:
             case seam.StartEngine(engine):
                 self.world.seen[f"over to {engine}"] += 1
                 self._begin(engine, follows)
-            case seam.EndRun():
-                self.is_over = True
 
     def _look(self) -> None:
         assert self.stretch is not None

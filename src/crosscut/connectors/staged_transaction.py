@@ -76,11 +76,6 @@ class OpenTransaction:
     def name(self) -> str:
         return self._files[0].name if self._files else ""
 
-    @property
-    def record_count(self) -> int:
-        """How many records it has."""
-        return sum(one.record_count for one in self._files)
-
     def add(self, records: list[Any]) -> None:
         """Encode records, at least one, and append them.
 

@@ -114,12 +114,7 @@ class StartEngine:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndRun:
-    """The job is over, as the engine that ended last has said."""
-
-
-EngineEffect = StopEngine | StartEngine | EndRun
+EngineEffect = StopEngine | StartEngine
 
 
 class Switch(Enum):
@@ -211,7 +206,7 @@ class Engines:
         # It may have finished, failed or been fenced before it heard that it is to stop.
         if self.phase is not Switch.SWITCHING or outcome != "stopped":
             self.phase = Switch.OVER
-            return [EndRun()]
+            return []
         self.phase = Switch.RUNNING
         self.engine = "continuous" if self.engine == "micro-batch" else "micro-batch"
         self._behind_since_ms = None

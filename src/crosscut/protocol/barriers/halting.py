@@ -18,7 +18,6 @@ itself; that is why its head stops as well, and what goes around is logged.
 
 from __future__ import annotations
 
-from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol, SnapshotState
 from crosscut.protocol.effects import (
@@ -62,12 +61,7 @@ class HaltingBarriers(SnapshotProtocol):
     def aligning(self) -> CheckpointId | None:
         return self._draining
 
-    def _triggered(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
-        if self._inputs:
-            raise ProtocolError(f"checkpoint {checkpoint_id} triggered at a task that is no source")
-        if self._is_obsolete(checkpoint_id):
-            self.dropped["obsolete trigger"] += 1
-            return []
+    def _begin(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         return self._halt(checkpoint_id)
 
     def _barrier_arrived(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[TaskEffect]:

@@ -185,6 +185,9 @@ class SnapshotProtocol(ABC):
         if self._is_obsolete(checkpoint_id):
             self.dropped["obsolete trigger"] += 1
             return []
+        return self._begin(checkpoint_id)
+
+    def _begin(self, checkpoint_id: CheckpointId) -> list[TaskEffect]:
         self._pass(checkpoint_id)
         effects: list[TaskEffect] = [CaptureState(checkpoint_id), *self._forward(checkpoint_id)]
         return [*effects, *self._store(checkpoint_id)]
