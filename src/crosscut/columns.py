@@ -43,7 +43,7 @@ def field_of(function: Callable[[Any], Any]) -> Field | None:
         if len(names) != 1:
             return None
         if isinstance(function, itemgetter):
-            return _field("item", names[0])
+            return _item(names[0])
         return None if "." in names[0] else Field("attribute", names[0])
     if not isinstance(function, FunctionType):
         return None
@@ -66,7 +66,7 @@ def field_of(function: Callable[[Any], Any]) -> Field | None:
         case [(constant, _, name), (subscript, operation, _)] if (
             constant in _CONSTANTS and (subscript, operation) in _SUBSCRIPTS
         ):
-            return _field("item", name)
+            return _item(name)
         case _:
             return None
 
@@ -75,8 +75,8 @@ _UNLIKE_A_LAMBDA = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200
 """Code that takes any number of arguments, or yields, or waits."""
 
 
-def _field(how: Literal["item", "attribute"], name: object) -> Field | None:
-    return Field(how, name) if type(name) is str or (type(name) is int and name >= 0) else None
+def _item(name: object) -> Field | None:
+    return Field("item", name) if type(name) is str or (type(name) is int and name >= 0) else None
 
 
 class Rows(list[Any]):

@@ -29,9 +29,9 @@ _WIDTH_OF_A_FILE = 200
 _BAR_WIDTH = 40
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console() -> Console:
     """Return a console; into a file or pipe it writes lines that are not cut at 80 columns."""
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDTH_OF_A_FILE
     return console

@@ -39,36 +39,32 @@ _log = logging.getLogger("crosscut.kafka")
 _TRUST_STORE = Path("/etc/ssl/certs/java/cacerts")
 
 
-def jars(cache: Path | None = None) -> Path:
+def jars() -> Path:
     """Return a directory with Kafka's jars; fetches them if they are not there yet.
 
-    Args:
-        cache: Where to keep them. Default: `$XDG_CACHE_HOME/crosscut`, or `~/.cache/crosscut`.
+    They are kept in `$XDG_CACHE_HOME/crosscut`, or `~/.cache/crosscut`.
 
     Raises:
         ConnectorError: They can't be had; says what Ivy says.
     """
-    return _fetched(cache, "org.apache.kafka", f"kafka_{SCALA}", VERSION)
+    return _fetched("org.apache.kafka", f"kafka_{SCALA}", VERSION)
 
 
-def spark_jars(cache: Path | None = None) -> list[Path]:
+def spark_jars() -> list[Path]:
     """Return the jars that Spark needs to read Kafka by itself, for `spark.jars`; fetches them likewise.
-
-    Args:
-        cache: As of `jars`.
 
     Raises:
         ConnectorError: As of `jars`.
     """
-    found = _fetched(cache, "org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", SPARK_VERSION)
+    found = _fetched("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", SPARK_VERSION)
     # Of its own parts Spark has those of its own version.
     there = {one.name.rpartition("-")[0] for one in (Path(_package("pyspark")) / "jars").iterdir()}
     return sorted(one for one in found.glob("*.jar") if one.name.rpartition("-")[0] not in there)
 
 
-def _fetched(cache: Path | None, group: str, module: str, version: str) -> Path:
+def _fetched(group: str, module: str, version: str) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    root = cache or Path(home) / "crosscut"
+    root = Path(home) / "crosscut"
     target = root / f"{module}-{version}"
     root.mkdir(parents=True, exist_ok=True)
     with (root / "kafka.lock").open("w") as lock:

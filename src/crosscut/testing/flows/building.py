@@ -80,7 +80,6 @@ def built_flow(
     description: Description,
     source: MakeSource,
     sink: MakeSink,
-    name: str = "drawn",
     calls: Callable[[int], list[Any] | None] = lambda number: None,
 ) -> cc.Flow:
     """Return the flow of `description`.
@@ -91,7 +90,7 @@ def built_flow(
         sink: Makes the sink of a step.
         calls: Gives the list in which the function of a `for_each` notes its calls. None: it notes none.
     """
-    return _Building(description, source, sink, name, calls).flow
+    return _Building(description, source, sink, calls).flow
 
 
 class _Building:
@@ -100,10 +99,9 @@ class _Building:
         description: Description,
         source: MakeSource,
         sink: MakeSink,
-        name: str,
         calls: Callable[[int], list[Any] | None],
     ) -> None:
-        self.flow = cc.Flow(name)
+        self.flow = cc.Flow("drawn")
         self._description = description
         self._source = source
         self._sink = sink
