@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.simulation.exact import all_exact
 
 from crosscut.protocol.barriers import aligned
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
@@ -30,7 +31,7 @@ from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 from crosscut.testing.simulator.driver import WatchedDriver
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, THEMES, options_of
-from crosscut.testing.simulator.shrink import live, shrunk
+from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.worker import WatchedWorker
 
 SOURCE = Path(aligned.__file__).parents[2]
@@ -105,13 +106,10 @@ def seen() -> Iterator[Counter[str]]:
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_the_output_is_exact_in_every_world(group: int, seen: Counter[str]) -> None:
-    for seed in range(group * SEEDS // GROUPS, (group + 1) * SEEDS // GROUPS):
-        options = options_of(seed, tuple(GRAPHS))
-        life = live(options)
-        seen += life.seen
-        seen[f"theme: {options.theme}"] += 1
-        if life.failure:
-            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    seeds = range(group * SEEDS // GROUPS, (group + 1) * SEEDS // GROUPS)
+    worlds = [options_of(seed, tuple(GRAPHS)) for seed in seeds]
+    seen.update(f"theme: {one.theme}" for one in worlds)
+    seen += all_exact(worlds)
 
 
 def _drop_reasons() -> set[str]:
@@ -164,13 +162,8 @@ def test_worlds_that_are_made_for_it_come_to_it(what: str) -> None:
 
 
 def test_small_worlds_are_exact_and_recover() -> None:
-    found: Counter[str] = Counter()
-    for seed in range(200):
-        options = options_of(seed, tuple(GRAPHS), size="small")
-        life = live(options)
-        found += life.seen
-        if life.failure:
-            pytest.fail(shrunk(options, life).report("crosscut simulate --size small"), pytrace=False)
+    worlds = (options_of(seed, tuple(GRAPHS), size="small") for seed in range(200))
+    found = all_exact(worlds, "crosscut simulate --size small")
     # A job that nothing happens to has one epoch.
     assert found["epoch"] > 260
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.simulation.by_chance import Numbering, Upserts
 
 import crosscut as cc
 from crosscut.graph.explain import explained
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
+from crosscut.interfaces import Sink
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import options_of
@@ -27,54 +27,10 @@ KEYS = 3
 SEEDS = range(1, 13)
 
 
-class Numbered(cc.KeyedProcess[Any, Any]):
-    """Gives the records of a key numbers from 1 on."""
-
-    count = cc.ValueState[int](default=0)
-
-    def on_record(self, record: Any, ctx: cc.Context) -> Iterator[Any]:
-        self.count.set(self.count.get() + 1)
-        yield ctx.key, self.count.get(), record
-
-
-class Upserts(Sink):
-    """A table by (key, number), in which each record is seen at once."""
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[int, int], Any] = {}
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return "idempotent"
-
-    def writer(self, context: SinkContext) -> SinkWriter:
-        return UpsertWriter(self.rows)
-
-
-class UpsertWriter(SinkWriter):
-    def __init__(self, rows: dict[tuple[int, int], Any]) -> None:
-        self._rows = rows
-
-    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
-        """Nothing is staged."""
-
-    def write(self, records: list[Any]) -> None:
-        self._rows.update(((key, number), record) for key, number, record in records)
-
-    def rotate(self, checkpoint_id: CheckpointId) -> None:
-        return None
-
-    def prepare(self, transaction: Any) -> JSON:
-        raise AssertionError("nothing is staged")
-
-    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        """Nothing is staged."""
-
-
 def flow_of(source: cc.Source[Any], sink: Sink, key_of: Callable[[Any], int]) -> cc.Flow:
     flow = cc.Flow("by-chance")
     keyed = flow.source(source).named("in").key_by(key_of)
-    keyed.process(Numbered()).named("numbered").sink(sink).named("out")
+    keyed.process(Numbering()).named("numbered").sink(sink).named("out")
     return flow
 
 
@@ -114,6 +70,10 @@ def test_random_keys_and_kills_show_in_no_staged_output(protocol: ProtocolKind) 
     assert epochs > 2 * len(SEEDS)
 
 
+def by_number() -> Upserts:
+    return Upserts(lambda one: (one[:2], one[2]))
+
+
 def rows_of(sink: Upserts) -> list[tuple[int, int, Any]]:
     return [(*place, record) for place, record in sink.rows.items()]
 
@@ -121,7 +81,7 @@ def rows_of(sink: Upserts) -> list[tuple[int, int, Any]]:
 def test_random_keys_and_kills_show_where_each_record_is_seen_at_once() -> None:
     found = []
     for seed in SEEDS:
-        sink = Upserts()
+        sink = by_number()
         world(seed, "aligned", sink, at_random(seed)).run()
         found.append(is_exact(rows_of(sink)))
     assert False in found
@@ -130,7 +90,7 @@ def test_random_keys_and_kills_show_where_each_record_is_seen_at_once() -> None:
 def test_explain_warns_of_sinks_that_show_records_at_once() -> None:
     source = ReplayedSource({"s": []})
     warning = "exactly once only if the flow is deterministic: out"
-    assert warning in explained(flow_of(source, Upserts(), len).compile(1, 1))
+    assert warning in explained(flow_of(source, by_number(), len).compile(1, 1))
     assert warning not in explained(flow_of(source, SimulatedSink(), len).compile(1, 1))
     flow = cc.Flow("f")
     records = flow.source(source)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.simulation.by_chance import Numbering, Upserts
 
 import crosscut as cc
-from crosscut.ids import CheckpointId
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
@@ -32,50 +31,6 @@ FAULTS = (
 )
 
 
-class Numbering(cc.KeyedProcess[Any, Any]):
-    """Numbers the records of each route."""
-
-    count = cc.ValueState(default=0)
-
-    def on_record(self, record: Any, ctx: cc.Context) -> Iterator[Any]:
-        self.count.set(self.count.get() + 1)
-        yield ctx.key, self.count.get(), record
-
-
-class Upserts(cc.Sink[Any]):
-    """Shows each record at once, in the place of what was shown of this record on this route."""
-
-    def __init__(self) -> None:
-        self.shown: dict[Any, Any] = {}
-
-    def writer(self, context: cc.SinkContext) -> cc.SinkWriter:
-        return UpsertWriter(self.shown)
-
-    @property
-    def guarantee(self) -> Any:
-        return "idempotent"
-
-
-class UpsertWriter(cc.SinkWriter):
-    def __init__(self, shown: dict[Any, Any]) -> None:
-        self._shown = shown
-
-    def recover(self, permit: cc.CommitPermit | None, handles: Sequence[Any]) -> None:
-        """Nothing was held back."""
-
-    def write(self, records: list[Any]) -> None:
-        self._shown.update(((route, record), number) for route, number, record in records)
-
-    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
-        return None
-
-    def prepare(self, transaction: Any) -> Any:
-        raise AssertionError("nothing is staged")
-
-    def commit(self, permit: cc.CommitPermit, handles: Sequence[Any]) -> None:
-        """Everything has been shown."""
-
-
 class Routed:
     """A job that deals its records out by chance.
 
@@ -86,7 +41,7 @@ class Routed:
     def __init__(self, seed: int, *, is_staged: bool) -> None:
         self.dice = random.Random(seed)
         self.is_staged = is_staged
-        self.upserts = Upserts()
+        self.upserts = Upserts(lambda one: ((one[0], one[2]), one[1]))
         self.records: list[Any] = []
 
     def route(self, record: Any) -> int:
@@ -142,7 +97,7 @@ def test_a_sink_that_shows_records_at_once_keeps_what_another_attempt_has_shown(
     for seed in range(4):
         routed = Routed(seed, is_staged=False)
         routed.live(seed, "aligned")
-        ways = Counter(record for _, record in routed.upserts.shown)
+        ways = Counter(record for _, record in routed.upserts.rows)
         assert ways.keys() == {*routed.records}, "no record is lost"
         most = max(most, *ways.values())
     assert most > 1, "no record was ever shown on two routes"

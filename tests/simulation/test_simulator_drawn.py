@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.simulation.exact import all_exact
 
 from crosscut.batch import Batch
 from crosscut.cli import program
@@ -26,7 +26,7 @@ from crosscut.task.items import Barrier, EndOfInput
 from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.options import PROTOCOLS
-from crosscut.testing.simulator.shrink import live, shrunk
+from crosscut.testing.simulator.shrink import live
 
 SEEDS = 240
 GROUPS = 4
@@ -36,13 +36,8 @@ GROUPS = 4
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_the_output_of_a_drawn_flow_is_exact_in_every_world(group: int) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(group * SEEDS // GROUPS, (group + 1) * SEEDS // GROUPS):
-        options = drawn_options(seed)
-        life = live(options)
-        seen += life.seen
-        if life.failure:
-            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    seeds = range(group * SEEDS // GROUPS, (group + 1) * SEEDS // GROUPS)
+    seen = all_exact(map(drawn_options, seeds))
     assert seen["job finished"] >= SEEDS // GROUPS // 2
     # A job that nothing happens to has one epoch.
     assert seen["epoch"] > 1.5 * SEEDS // GROUPS

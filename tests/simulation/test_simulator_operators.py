@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,32 +23,40 @@ NUMBERS = [n * n % 23 for n in range(24)]
 """Most of them come several times."""
 
 
+class Setting:
+    """A world in which a worker is killed, for a flow with two splits of `records` and two sinks."""
+
+    def __init__(self, seed: int, protocol: ProtocolKind, records: Sequence[int]) -> None:
+        options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
+        self._options = replace(options, is_periodic=True, rescaled_to=())
+        self.source = ReplayedSource(
+            {f"s{split}": records[split::2] for split in range(2)}, options.source_ms
+        )
+        self.sinks = SimulatedSink(), SimulatedSink()
+
+    def world(self, flow: cc.Flow, expected: dict[str, list[Any]]) -> World:
+        judged_as = Graph(lambda *_: None, survives_duplicates=False)
+        graph = flow.compile(self._options.parallelism, MAX_PARALLELISM)
+        return World(
+            self._options, SimulatedJob(graph, (self.source,), self.sinks, judged_as, expected=expected)
+        )
+
+
 def world(seed: int, protocol: ProtocolKind) -> World:
-    options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
-    options = replace(options, is_periodic=True, rescaled_to=())
-    splits = {f"s{split}": NUMBERS[split::2] for split in range(2)}
-    source = ReplayedSource(splits, options.source_ms)
-    sinks = SimulatedSink(), SimulatedSink()
+    setting = Setting(seed, protocol, NUMBERS)
     flow = cc.Flow("operators")
-    numbers = flow.source(source).named("in").rate_limit(2_000, per="1s").named("slowly")
+    numbers = flow.source(setting.source).named("in").rate_limit(2_000, per="1s").named("slowly")
     keyed = numbers.key_by(lambda n: n)
-    keyed.deduplicate().named("first").sink(sinks[0]).named("each-once")
+    keyed.deduplicate().named("first").sink(setting.sinks[0]).named("each-once")
     by_rest = numbers.key_by(lambda n: n % 3)
-    by_rest.top_n(2, emit="final").named("best").sink(sinks[1]).named("best-out")
+    by_rest.top_n(2, emit="final").named("best").sink(setting.sinks[1]).named("best-out")
     expected = {
         "each-once": sorted({*NUMBERS}),
         "best-out": [
             (rest, sorted((n for n in NUMBERS if n % 3 == rest), reverse=True)[:2]) for rest in range(3)
         ],
     }
-    job = SimulatedJob(
-        flow.compile(options.parallelism, MAX_PARALLELISM),
-        (source,),
-        sinks,
-        Graph(lambda *_: None, survives_duplicates=False),
-        expected=expected,
-    )
-    return World(options, job)
+    return setting.world(flow, expected)
 
 
 @pytest.mark.parametrize("protocol", EXACTLY_ONCE)
@@ -86,34 +94,26 @@ class Reminders(cc.KeyedProcess[int, tuple[int, int]]):
 
 
 def reminding(seed: int, protocol: ProtocolKind) -> World:
-    options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
-    options = replace(options, is_periodic=True, rescaled_to=())
-    splits = {f"s{split}": sorted(set(NUMBERS))[split::2] for split in range(2)}
-    source = ReplayedSource(splits, options.source_ms)
-    sinks = SimulatedSink(), SimulatedSink()
+    setting = Setting(seed, protocol, sorted(set(NUMBERS)))
     flow = cc.Flow("reminders")
     numbers = (
-        flow.source(source).named("in").assign_timestamps(lambda n: n, out_of_orderness="1s").named("times")
+        flow.source(setting.source)
+        .named("in")
+        .assign_timestamps(lambda n: n, out_of_orderness="1s")
+        .named("times")
     )
     said = numbers.key_by(lambda n: n).process(Reminders(), on_error="dead letters").named("reminders")
-    said.sink(sinks[0]).named("said")
+    said.sink(setting.sinks[0]).named("said")
     letters = (
         said.side_output("dead letters").map(lambda one: (one.key, one.timer, one.record)).named("short")
     )
-    letters.sink(sinks[1]).named("letters")
+    letters.sink(setting.sinks[1]).named("letters")
     lucky = sorted({*NUMBERS} - {2})
     expected = {
         "said": [one for n in lucky if n % 3 for one in ((n, n + 10), (n, n + 110), (n, -1))],
         "letters": [*((n, n + 10, None) for n in lucky if n % 3 == 0), (2, None, 2)],
     }
-    job = SimulatedJob(
-        flow.compile(options.parallelism, MAX_PARALLELISM),
-        (source,),
-        sinks,
-        Graph(lambda *_: None, survives_duplicates=False),
-        expected=expected,
-    )
-    return World(options, job)
+    return setting.world(flow, expected)
 
 
 @pytest.mark.parametrize("protocol", EXACTLY_ONCE)
@@ -152,24 +152,13 @@ class Heard(cc.KeyedProcess[int, Any]):
 
 
 def mixing(seed: int, protocol: ProtocolKind) -> World:
-    options = options_of(seed, ("chain",), (protocol,), kinds=("kill a worker",))
-    options = replace(options, is_periodic=True, rescaled_to=())
-    splits = {f"s{split}": list(range(split, 48, 2)) for split in range(2)}
-    source = ReplayedSource(splits, options.source_ms)
-    sinks = SimulatedSink(), SimulatedSink()
+    setting = Setting(seed, protocol, range(48))
     flow = cc.Flow("mixing")
-    keyed = flow.source(source).named("in").rebalance().key_by(of_mixed)
-    keyed.count(emit="final").named("counts").sink(sinks[0]).named("counted")
-    keyed.process(Heard()).named("heard").sink(sinks[1]).named("said")
+    keyed = flow.source(setting.source).named("in").rebalance().key_by(of_mixed)
+    keyed.count(emit="final").named("counts").sink(setting.sinks[0]).named("counted")
+    keyed.process(Heard()).named("heard").sink(setting.sinks[1]).named("said")
     expected = [*Counter(map(of_mixed, range(48))).items()]
-    job = SimulatedJob(
-        flow.compile(options.parallelism, MAX_PARALLELISM),
-        (source,),
-        sinks,
-        Graph(lambda *_: None, survives_duplicates=False),
-        expected={"counted": expected, "said": expected},
-    )
-    return World(options, job)
+    return setting.world(flow, {"counted": expected, "said": expected})
 
 
 @pytest.mark.parametrize("protocol", EXACTLY_ONCE)

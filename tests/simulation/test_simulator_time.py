@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.simulation.exact import all_exact
 
 from crosscut.batch import Batch
 from crosscut.operators.cells import TimedCells
@@ -22,7 +23,7 @@ from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output
 from crosscut.testing.simulator.graphs import WINDOW_MS
 from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, options_of
-from crosscut.testing.simulator.shrink import live, shrunk
+from crosscut.testing.simulator.shrink import live
 
 WORLDS = 80
 SEEDS_MAX = 200
@@ -31,13 +32,7 @@ EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "
 
 
 def test_no_record_is_late_and_no_watermark_goes_back_in_any_world() -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(WORLDS):
-        options = options_of(seed, GRAPH)
-        life = live(options)
-        seen += life.seen
-        if life.failure:
-            pytest.fail(shrunk(options, life).report(), pytrace=False)
+    seen = all_exact(options_of(seed, GRAPH) for seed in range(WORLDS))
     assert seen["epoch"] > 1.5 * WORLDS
     assert seen["job finished"] > WORLDS // 2
     assert seen["watermark passed"] > 10 * WORLDS
@@ -109,7 +104,6 @@ ALIGNED_WORLDS = 15
 def test_sources_that_wait_for_slower_ones_come_to_their_end_in_any_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    finished = 0
     waited: Counter[bool] = Counter()
     plain = AlignedSplits.held
 
@@ -119,13 +113,8 @@ def test_sources_that_wait_for_slower_ones_come_to_their_end_in_any_world(
         return found
 
     monkeypatch.setattr(AlignedSplits, "held", held)
-    for seed in range(ALIGNED_WORLDS):
-        options = options_of(seed, ("aligned sources",))
-        life = live(options)
-        finished += life.seen["job finished"]
-        if life.failure:
-            pytest.fail(shrunk(options, life).report(), pytrace=False)
-    assert finished > ALIGNED_WORLDS // 2
+    seen = all_exact(options_of(seed, ("aligned sources",)) for seed in range(ALIGNED_WORLDS))
+    assert seen["job finished"] > ALIGNED_WORLDS // 2
     assert waited[True] > 10 * ALIGNED_WORLDS
 
 
@@ -176,14 +165,8 @@ TIMERS_WORLDS = 40
 
 
 def test_every_timer_fires_once_at_its_time_in_any_world() -> None:
-    finished = 0
-    for seed in range(TIMERS_WORLDS):
-        options = options_of(seed, ("timers",))
-        life = live(options)
-        finished += life.seen["job finished"]
-        if life.failure:
-            pytest.fail(shrunk(options, life).report(), pytrace=False)
-    assert finished > TIMERS_WORLDS // 2
+    seen = all_exact(options_of(seed, ("timers",)) for seed in range(TIMERS_WORLDS))
+    assert seen["job finished"] > TIMERS_WORLDS // 2
 
 
 def fires_twice(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,14 +212,8 @@ def test_finds_the_planted_bug_of_timers(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_that_has_expired_comes_back_in_any_world() -> None:
-    finished = 0
-    for seed in range(TIMERS_WORLDS):
-        options = options_of(seed, ("time to live",))
-        life = live(options)
-        finished += life.seen["job finished"]
-        if life.failure:
-            pytest.fail(shrunk(options, life).report(), pytrace=False)
-    assert finished > TIMERS_WORLDS // 2
+    seen = all_exact(options_of(seed, ("time to live",)) for seed in range(TIMERS_WORLDS))
+    assert seen["job finished"] > TIMERS_WORLDS // 2
 
 
 def lives_forever(self: TimedCells, written: int) -> bool:
