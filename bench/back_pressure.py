@@ -26,7 +26,7 @@ from typing import Any
 
 import crosscut as cc
 from bench import plot
-from bench.throughput import Discard, _DiscardWriter
+from bench.throughput import Discard, DiscardWriter
 from crosscut.errors import CheckpointError
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
@@ -46,7 +46,7 @@ class Slow(Discard):
         return _SlowWriter(self.record_s)
 
 
-class _SlowWriter(_DiscardWriter):
+class _SlowWriter(DiscardWriter):
     def __init__(self, record_s: float) -> None:
         self.record_s = record_s
 

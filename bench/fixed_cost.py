@@ -16,7 +16,7 @@ from typing import Any
 
 import crosscut as cc
 from bench.rates import measured, warm_up
-from bench.throughput import Discard, _DiscardWriter
+from bench.throughput import Discard, DiscardWriter
 
 KEYS = 1_000
 SLEEPS = 100
@@ -62,7 +62,7 @@ class Costly(Discard):
         return _CostlyWriter(self.fixed_s)
 
 
-class _CostlyWriter(_DiscardWriter):
+class _CostlyWriter(DiscardWriter):
     def __init__(self, fixed_s: float) -> None:
         self._fixed_s = fixed_s
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import crosscut as cc
+from bench.throughput import DiscardWriter
 
 KEYS = 10_000
 
@@ -72,27 +73,15 @@ class Latencies(cc.Sink):
         return _LatencyWriter(Path(self.directory) / str(context.task))
 
 
-class _LatencyWriter(cc.SinkWriter):
+class _LatencyWriter(DiscardWriter):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = array("q")
-
-    def recover(self, permit: Any, handles: Any) -> None:
-        pass
 
     def write(self, records: list[Any]) -> None:
         now_ns = time.monotonic_ns()
         for _, (_, due_ns, made_ns) in records:
             self.rows.extend((now_ns, now_ns - due_ns, now_ns - made_ns))
-
-    def rotate(self, checkpoint_id: Any) -> None:
-        return None
-
-    def prepare(self, transaction: Any) -> None:
-        return None
-
-    def commit(self, permit: Any, handles: Any) -> None:
-        pass
 
     def close(self) -> None:
         self.path.write_bytes(self.rows.tobytes())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import crosscut as cc
-from bench.throughput import Discard, _DiscardWriter
+from bench.throughput import Discard, DiscardWriter
 
 
 class Slow(Discard):
@@ -24,7 +24,7 @@ class Slow(Discard):
         return _SlowWriter()
 
 
-class _SlowWriter(_DiscardWriter):
+class _SlowWriter(DiscardWriter):
     def write(self, records: list[Any]) -> None:
         time.sleep(len(records) * 100e-6)
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import mmap
 import os
 import random
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,17 +21,14 @@ import threading
 import time
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import crosscut as cc
+from bench.notes import Notes, NotingSource
 from bench.rates import warm_up
 from bench.throughput import TABLE_ROWS, Discard, ZipfRecords, first
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
-NOTE = "<qqq"
-NOTE_BYTES = struct.calcsize(NOTE)
 SETTLED_S = 0.3
 """After looking has begun or ended."""
 LOOK_EVERY_S = 1.0
@@ -42,37 +37,9 @@ LOOK_EVERY_S = 1.0
 # In the worker.
 
 
-@dataclass(frozen=True)
-class Noted(cc.Source[Any]):
-    """Reads `source`, and notes in a file how far it is, and at what expense. For one task with one split."""
-
-    source: cc.Source[Any]
-    notes: str
-
-    def splits(self, parallelism: int) -> Sequence[cc.Split]:
-        return self.source.splits(parallelism)
-
-    def reader(self, split: cc.Split, position: JSON) -> SplitReader[Any]:
-        return _NotedReader(self.source.reader(split, position), self.notes)
-
-
-class _NotedReader(SplitReader[Any]):
-    def __init__(self, reader: SplitReader[Any], notes: str) -> None:
-        self._reader = reader
-        self._count = 0
-        with open(notes, "r+b") as file:
-            self._notes = mmap.mmap(file.fileno(), NOTE_BYTES)
-
-    @property
-    def position(self) -> JSON:
-        return self._reader.position
-
-    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
-        found = self._reader.read(limit)
-        if isinstance(found, list):
-            self._count += len(found)
-        struct.pack_into(NOTE, self._notes, 0, self._count, time.process_time_ns(), time.monotonic_ns())
-        return found
+def noted(count: int) -> tuple[int, int, int]:
+    """Return records, nanoseconds of processor time, and when."""
+    return count, time.process_time_ns(), time.monotonic_ns()
 
 
 # Whoever looks: `python -m bench.page --look LINK`.
@@ -116,32 +83,18 @@ class Window(NamedTuple):
     driver_s: float
 
 
-class Notes:
-    """What the worker has noted."""
-
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(NOTE_BYTES))
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), NOTE_BYTES, access=mmap.ACCESS_READ)
-
-    def read(self) -> tuple[int, int, int]:
-        """Return records, nanoseconds of processor time, and when; all of one moment."""
-        while (found := struct.unpack(NOTE, self._map)) != struct.unpack(NOTE, self._map):
-            pass
-        return found
-
-    def window(self, seconds: float) -> Window:
-        """Return what is done within so long."""
-        driver_s = time.process_time()
-        count, cpu_ns, at_ns = self.read()
-        time.sleep(seconds)
-        count_after, cpu_ns_after, at_ns_after = self.read()
-        return Window(
-            count_after - count,
-            (at_ns_after - at_ns) / 1e9,
-            (cpu_ns_after - cpu_ns) / 1e9,
-            time.process_time() - driver_s,
-        )
+def window(notes: Notes, seconds: float) -> Window:
+    """Return what is done within so long."""
+    driver_s = time.process_time()
+    count, cpu_ns, at_ns = notes.read()
+    time.sleep(seconds)
+    count_after, cpu_ns_after, at_ns_after = notes.read()
+    return Window(
+        count_after - count,
+        (at_ns_after - at_ns) / 1e9,
+        (cpu_ns_after - cpu_ns) / 1e9,
+        time.process_time() - driver_s,
+    )
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -183,9 +136,9 @@ def measured(pairs: int, seconds: float) -> list[tuple[Window, Window]]:
     """Run a job; return its windows, in pairs."""
     draw = random.Random(11)
     with tempfile.TemporaryDirectory(prefix="crosscut-bench-") as directory:
-        notes = Notes(Path(directory) / "notes")
+        notes = Notes(Path(directory) / "notes", count=3)
         flow = cc.Flow("page")
-        source = Noted(cc.generate(ZipfRecords(TABLE_ROWS)), os.path.join(directory, "notes"))
+        source = NotingSource(cc.generate(ZipfRecords(TABLE_ROWS)), os.path.join(directory, "notes"), noted)
         flow.source(source).key_by(first).count().sink(Discard())
         settings = cc.Settings(
             parallelism=1,
@@ -209,7 +162,7 @@ def measured(pairs: int, seconds: float) -> list[tuple[Window, Window]]:
                 for is_seen in draw.sample((True, False), 2):
                     print("on" if is_seen else "off", file=looking.stdin, flush=True)
                     time.sleep(SETTLED_S)
-                    windows[is_seen] = notes.window(seconds)
+                    windows[is_seen] = window(notes, seconds)
                 found.append((windows[True], windows[False]))
             return found
         finally:

@@ -29,7 +29,7 @@ from typing import Any, cast
 
 import crosscut as cc
 from bench import plot
-from bench.throughput import Discard, _DiscardWriter
+from bench.throughput import Discard, DiscardWriter
 
 PROTOCOLS = ("aligned", "unaligned", "at-least-once", "halting")
 INTERVALS_MS = (100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -105,7 +105,7 @@ class LastRecord(Discard):
         return _LastRecordWriter(Path(self.directory) / f"{context.task.index}.last")
 
 
-class _LastRecordWriter(_DiscardWriter):
+class _LastRecordWriter(DiscardWriter):
     def __init__(self, stamp: Path) -> None:
         self.stamp = stamp
         self.last_ns = self.cpu_read_ns = self.cpu_ns = 0

@@ -11,29 +11,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import socket
-import struct
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import crosscut as cc
+from bench.notes import Notes, NotingSource
 from bench.page import interval
 from bench.rates import warm_up
 from bench.throughput import TABLE_ROWS, Discard, ZipfRecords, first
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
 if TYPE_CHECKING:
     from crosscut.worker.pool import TaskPool
 
-NOTES = "<9q"
-NOTE_BYTES = struct.calcsize(NOTES)
 LOOPS = 20_000
 SENDS = 5_000
 TURNS_BEFORE = 500
@@ -146,68 +141,24 @@ def _turn_ps(pool: TaskPool) -> int:
     return (ended_ns - began_ns) * 1_000 // LOOPS
 
 
-@dataclass(frozen=True)
-class NotedSource(cc.Source[Any]):
-    """Reads `source`, and notes in a file what its worker spends. For one task with one split."""
-
-    source: cc.Source[Any]
-    notes: str
-
-    def splits(self, parallelism: int) -> Sequence[cc.Split]:
-        return self.source.splits(parallelism)
-
-    def reader(self, split: cc.Split, position: JSON) -> SplitReader[Any]:
-        _plant()
-        return _NotedReader(self.source.reader(split, position), self.notes)
-
-
-class _NotedReader(SplitReader[Any]):
-    def __init__(self, reader: SplitReader[Any], notes: str) -> None:
-        self._reader = reader
-        self._count = 0
-        with open(notes, "r+b") as file:
-            self._notes = mmap.mmap(file.fileno(), NOTE_BYTES)
-
-    @property
-    def position(self) -> JSON:
-        return self._reader.position
-
-    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
-        found = self._reader.read(limit)
-        if isinstance(found, list):
-            self._count += len(found)
-        one = _doing
-        noted = Noted(
-            self._count,
-            time.process_time_ns(),
-            one.reports,
-            one.reports_ns,
-            one.report_bytes,
-            one.marks,
-            one.marks_ns,
-            one.turns,
-            one.turn_ps,
-        )
-        struct.pack_into(NOTES, self._notes, 0, *noted)
-        return found
+def noted(count: int) -> Noted:
+    """Return what this worker has done; have its code note that, from the first time on."""
+    _plant()
+    one = _doing
+    return Noted(
+        count,
+        time.process_time_ns(),
+        one.reports,
+        one.reports_ns,
+        one.report_bytes,
+        one.marks,
+        one.marks_ns,
+        one.turns,
+        one.turn_ps,
+    )
 
 
 # In the program.
-
-
-class Notes:
-    """What the worker has noted."""
-
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(NOTE_BYTES))
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), NOTE_BYTES, access=mmap.ACCESS_READ)
-
-    def read(self) -> Noted:
-        """Return what it has noted, all of one moment."""
-        while (found := struct.unpack(NOTES, self._map)) != struct.unpack(NOTES, self._map):
-            pass
-        return Noted(*found)
 
 
 def send_ns(size_bytes: int) -> float:
@@ -241,9 +192,9 @@ def shares(before: Noted, after: Noted, sent_ns: float) -> dict[str, float]:
 def measured(windows: int, seconds: float, shuffles: int) -> list[Noted]:
     """Run a job; return what its worker had noted at the ends of as many windows, and before the first."""
     with tempfile.TemporaryDirectory(prefix="crosscut-bench-") as directory:
-        notes = Notes(Path(directory) / "notes")
+        notes = Notes(Path(directory) / "notes", len(Noted._fields))
         flow = cc.Flow("reports")
-        source = NotedSource(cc.generate(ZipfRecords(TABLE_ROWS)), os.path.join(directory, "notes"))
+        source = NotingSource(cc.generate(ZipfRecords(TABLE_ROWS)), os.path.join(directory, "notes"), noted)
         stream: Any = flow.source(source)
         for _ in range(shuffles):
             stream = stream.key_by(first).count()
@@ -260,10 +211,10 @@ def measured(windows: int, seconds: float, shuffles: int) -> list[Noted]:
         job = flow.start(settings)
         try:
             warm_up(job)
-            found = [notes.read()]
+            found = [Noted(*notes.read())]
             for _ in range(windows):
                 job.wait(seconds)
-                found.append(notes.read())
+                found.append(Noted(*notes.read()))
             return found
         finally:
             job.cancel()

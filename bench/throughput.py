@@ -30,10 +30,10 @@ class Discard(cc.Sink):
     """A sink with nothing behind it: what is measured is the engine."""
 
     def writer(self, context: cc.SinkContext) -> cc.SinkWriter:
-        return _DiscardWriter()
+        return DiscardWriter()
 
 
-class _DiscardWriter(cc.SinkWriter):
+class DiscardWriter(cc.SinkWriter):
     def recover(self, permit: Any, handles: Any) -> None:
         pass
 
