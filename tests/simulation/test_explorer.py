@@ -1,6 +1,6 @@
 """The protocols as they are: every state of small worlds is visited, and nothing ever breaks.
 
-docs/protocol.md has the table of larger worlds, and the command that explores them.
+docs/explorer.md has the table of larger worlds, and the command that explores them.
 """
 
 from __future__ import annotations
