@@ -85,7 +85,7 @@ class SplitReader(ABC, Generic[Record]):
 
     @property
     def lag(self) -> int | None:
-        """How many records are known to wait behind `position`, None if that can't be told at once.
+        """How many records are known to wait after `position`, None if that can't be told at once.
 
         Shown to people, and asked some times a second: it must neither block nor raise.
         """

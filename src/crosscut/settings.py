@@ -121,7 +121,7 @@ class Settings:
             checkpoint; exactly once, and slow: a baseline to compare with), or "none" (no checkpoint until
             the end: a failure starts from the beginning; output is committed at the end).
         linger: How long a batch that is not full may wait for more records.
-        latency_interval: How often a source task lets a mark follow its records, by which every task behind
+        latency_interval: How often a source task lets a mark follow its records, by which every task after
             it measures how long they take. A few bytes each. 0: never.
         batch_rows: Records in a full batch.
         restart: What happens after a failure.

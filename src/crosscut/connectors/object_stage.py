@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Location(str):
-    """A URL that names are put behind; for messages only, so it is without credentials."""
+    """A URL that names are put after; for messages only, so it is without credentials."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class Location(str):
         return Location(f"{self}/{name}")
 
     def joinpath(self, *names: str) -> Location:
-        """Return it with all of `names` behind it."""
+        """Return it with all of `names` after it."""
         return Location("/".join((self, *names)))
 
 

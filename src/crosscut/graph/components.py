@@ -16,9 +16,9 @@ from crosscut.protocol.job.rescaling import Link
 
 def component_of(vertex: str, edges: Sequence[Edge]) -> Component:
     """Return the component of `vertex`: what it leads to that leads to it."""
-    behind = reached_from(vertex, edges)
+    after = reached_from(vertex, edges)
     before = _reached(vertex, [(edge.target, edge.source) for edge in edges])
-    members = behind & before
+    members = after & before
     return Component(
         members=frozenset(map(VertexId, members)),
         feeders=frozenset(

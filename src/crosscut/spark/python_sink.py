@@ -147,7 +147,7 @@ class _Writer(SinkWriter):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         if permit is not None:
             self.commit(permit, handles)
-        # What is left was staged by an older epoch. Of a checkpoint behind the restored one that was never
+        # What is left was staged by an older epoch. Of a checkpoint after the restored one that was never
         # completed; others may have been, and another process has committed them meanwhile.
         for n in sorted(self._prepared):
             message = self._prepared.pop(n)

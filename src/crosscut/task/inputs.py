@@ -215,7 +215,7 @@ class InputQueue:
         self._on_disk += 1
 
     def restore_mark(self, mark: Barrier) -> None:
-        """Add a mark behind what was restored so far."""
+        """Add a mark after what was restored so far."""
         if self._on_disk:
             segment = self._segments[-1]
             segment.marks.append(_Mark(mark, segment.write_at, segment.rows_written))

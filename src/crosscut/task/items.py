@@ -15,7 +15,7 @@ class Barrier:
 
 
 REPLAYED = Barrier(CheckpointId(0))
-"""Stands behind what was on its way when the job had another parallelism. It never travels: a task finds it
+"""Stands after what was on its way when the job had another parallelism. It never travels: a task finds it
 in its own inputs."""
 
 

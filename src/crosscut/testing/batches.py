@@ -1,6 +1,6 @@
 """Batches without Spark: attempts of the micro-batch engine in this process, and what Spark may do to them.
 
-What runs is what ships: `crosscut.worker.stage` and all behind it. Only the scheduler is modelled: it gives a
+What runs is what ships: `crosscut.worker.stage` and all below it. Only the scheduler is modelled: it gives a
 partition to any process, tries one twice, loses what one has written after some have read it, and gives a run
 up.
 """

@@ -108,7 +108,7 @@ def check_a_driver_that_was_overtaken_is_refused(target: SinkTarget) -> None:
         writer.close()
     _require_refused(
         lambda: open_writer(target.sink, 2, driver="a", restore=1, handles=[first]).close(),
-        "behind the one that has overtaken it",
+        "after the one that has overtaken it",
     )
     require_visible(target, target.records(0, 20))
 

@@ -149,7 +149,7 @@ class Answers:
             return _said(403, f"this server is called 127.0.0.1 or localhost, not {host[:100]!r}")
         path = request.path.partition("?")[0]
         if self._prefix and path == self._prefix:
-            # Relative links of the page would lead beside it. Browsers keep what stands behind the `#`.
+            # Relative links of the page would lead beside it. Browsers keep what stands after the `#`.
             return Answer(308, "text/plain", b"", {**_HEADERS, "Location": f"{self._origin}{self._prefix}/"})
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path.removeprefix(self._prefix)

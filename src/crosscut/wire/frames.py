@@ -161,7 +161,7 @@ class FrameDecoder:
     """Cuts a byte stream into frames: `feed` what was read, then iterate.
 
     Iteration stops when no complete frame is left, and goes on after the next `feed`. It may be left in
-    the middle (a barrier blocked the channel): the frames behind stay here, undecoded. `held_bytes`
+    the middle (a barrier blocked the channel): later frames stay here, undecoded. `held_bytes`
     grows by what is fed and shrinks by what is iterated: whoever reads the socket bounds it by not
     reading on while it is too large.
 
@@ -191,7 +191,7 @@ class FrameDecoder:
         return self._held_bytes
 
     def expect_seals(self, seals: FrameSeals) -> None:
-        """Take no frame from now on that has not its seal behind it; before the first `feed`."""
+        """Take no frame from now on without its seal after it; before the first `feed`."""
         self._seals = seals
 
     def expect_channels(self, count: int) -> None:

@@ -11,7 +11,7 @@ from crosscut.protocol.microbatch.reading import SplitRead, empty_splits, is_eno
 from crosscut.task.splits import SplitQueue, listens
 
 READ_SHARE = 0.25
-"""Of the time that a checkpoint may take, for reading: the stages behind need the rest. A batch that is given
+"""Of the time that a checkpoint may take, for reading: later stages need the rest. A batch that is given
 up begins where it began before, so it would be given up again and again."""
 
 _NEVER_MS = 3_600_000.0

@@ -206,7 +206,7 @@ class PartitionReader(SplitReader):
         self._next = offset
         self._stop = stop
         self._error: ConnectorError | None = None
-        # Where the partition ended when the client last came to its end: behind markers of
+        # Where the partition ended when the client last came to its end: after markers of
         # transactions, which are no messages.
         self._end = -1
         self._decode = decoder(reading.decode)

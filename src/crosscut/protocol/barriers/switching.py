@@ -31,7 +31,7 @@ class AlignedThenUnaligned(AlignedBarriers):
     def __init__(self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()) -> None:
         super().__init__(inputs, back_edges)
         self._announced = CheckpointId(0)
-        # Captured and forwarded behind records, and not known to have left yet, in order.
+        # Captured and forwarded after records, and not known to have left yet, in order.
         self._departing: list[CheckpointId] = []
 
     @property

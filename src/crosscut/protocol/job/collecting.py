@@ -71,7 +71,7 @@ class Collecting:
     """Checkpoints under way in one epoch.
 
     Several may be, and they may become whole in any order. Log entries are in the order of ids all the
-    same: one that becomes whole behind a newer one is appended only if the newer one is refused;
+    same: one that becomes whole after a newer one is appended only if the newer one is refused;
     completing the newer one subsumes it.
 
     Args:

@@ -313,6 +313,6 @@ class LogWriter:
         self._step = None
         self._uncertain_attempts, self._is_said_to_exist = 0, False
         if not isinstance(verdict, (Durable, Refused)):
-            # The log is not ours any more, or can't be known: nothing behind may be written.
+            # The log is not ours any more, or can't be known: nothing after it may be written.
             self._queue.clear()
         return (self._ask_next() if self._queue else []), verdict

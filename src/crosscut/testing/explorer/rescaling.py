@@ -165,7 +165,7 @@ class RescaledWorld(RestoredJobs):
     # Channels.
 
     def _send(self, state: State, source: int, target: int, item: Item) -> State:
-        """Something arrives at a keyed task: at once, behind what is there."""
+        """Something arrives at a keyed task: at once, after what is there."""
         at = self.queue(state.parallelism, source, target)
         queue = state.queues[at]
         keeper = state.keepers[target]

@@ -343,7 +343,7 @@ class ExploredStore:
 
         Every record is at one place of its way, as in a run without failures: not read yet, in the log
         of one channel, with a task that keeps it until the end of its input, or gone through; and the tasks
-        behind it have counted it, those before it not.
+        after it have counted it, those before it not.
         """
         graph, n = self._graph, entry.checkpoint_id
         snapshots = {one.task: one.snapshot for one in entry.snapshots}

@@ -195,7 +195,7 @@ class ExploredTask:
             self.pass_on(record, self.hop_of(record))
 
     def tell_watermark(self) -> None:
-        """Tell those behind of the watermark."""
+        """Tell those after it of the watermark."""
         if self.time.watermark is not None:
             for channel in self.site.outputs:
                 self.emit(channel, WATERMARK | self.time.watermark)
@@ -241,7 +241,7 @@ class ExploredTask:
         self.forward_end()
 
     def emit(self, channel: int, item: int) -> None:
-        """Send behind everything that was sent before."""
+        """Send after everything that was sent before."""
         if self.site.has_outboxes:
             self.unsent[channel].append(item)
         else:

@@ -47,17 +47,17 @@ def with_time(description: Description, dice: random.Random) -> Description:
 def _drawn(steps: Steps, dice: random.Random) -> Steps:
     sources = [number for number, step in enumerate(steps) if isinstance(step, Source)]
     others = [number for number, step in enumerate(steps) if isinstance(step, Map | Filter | FlatMap | Union)]
-    behind: dict[int, list[Step]] = {}
+    after: dict[int, list[Step]] = {}
     is_timed = dice.random() < 0.7
     if is_timed:
         for number in sources:
-            behind[number] = [_times(dice)]
+            after[number] = [_times(dice)]
     for number in dice.sample(sources + others, min(len(sources + others), dice.choice((1, 1, 2)))):
         is_event_time = dice.random() < 0.7
         before: list[Step] = [_times(dice)] if is_event_time and not is_timed else []
         key_by = KeyBy(0, dice.choice(get_args(KeyName)), dice.choice((1, 2, 3, 5)))
-        behind.setdefault(number, []).extend([*before, key_by, _of_time(dice, is_event_time=is_event_time)])
-    return put_in(steps, behind)
+        after.setdefault(number, []).extend([*before, key_by, _of_time(dice, is_event_time=is_event_time)])
+    return put_in(steps, after)
 
 
 def _of_time(dice: random.Random, *, is_event_time: bool) -> Step:
@@ -75,15 +75,15 @@ def _times(dice: random.Random) -> Times:
     return Times(0, dice.choice(get_args(TimeName)), dice.choice((0, 0, 3, 10, 1_000_000)))
 
 
-def put_in(steps: Steps, behind: Mapping[int, list[Step]]) -> Steps:
-    """Return `steps` with others behind some: whoever has read one of those reads the last of these."""
+def put_in(steps: Steps, after: Mapping[int, list[Step]]) -> Steps:
+    """Return `steps` with others after some: whoever has read one of those reads the last of these."""
     made: list[Step] = []
     new_numbers: dict[int, int] = {}
     for number, step in enumerate(steps):
-        if isinstance(step, Loop | Leave) and number in behind:
+        if isinstance(step, Loop | Leave) and number in after:
             raise TypeError(f"step {number} is the beginning or the end of a loop")
         made.append(reading(step, new_numbers.__getitem__))
-        for one in behind.get(number, ()):
+        for one in after.get(number, ()):
             made.append(reading(one, lambda _: len(made) - 1))
         new_numbers[number] = len(made) - 1
     return tuple(made)
