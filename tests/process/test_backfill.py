@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import crosscut as cc
 from crosscut.errors import ConnectorError, FlowError, JobFailedError, SettingsError, StoreError
 from crosscut.protocol.job.segments import claims_in
-from crosscut.savepoints.place import new_place
+from crosscut.savepoints.folder import new_folder
 from crosscut.spark.partitions import with_partitions
 from crosscut.store.checkpoint_store import open_store
 
@@ -79,7 +79,7 @@ def test_a_backfill_that_failed_halfway_goes_on_with_the_same_rows_and_a_continu
     visits.mend()
     # As if it had been killed while it wrote the savepoint.
     (claim,) = {one.lineage: one for one in claims_in([one for _, one in open_store(past).tail(1)])}.values()
-    new_place(tmp_path / "savepoint", claim.lineage)[0].write_new("state/visits/7.parquet", (b"half",))
+    new_folder(tmp_path / "savepoint", claim.lineage)[0].write_new("state/visits/7.parquet", (b"half",))
     events: list[Any] = []
     assert backfill(on_event=events.append) == str(tmp_path / "savepoint")
     # It has gone on, and not begun again.

@@ -45,7 +45,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.microbatch import effects as batch_do
 from crosscut.protocol.microbatch import events as batch_on
-from crosscut.protocol.microbatch.attempts import Attempt, Place
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -264,7 +264,7 @@ class Batching:
                 pending = (PendingTransaction(n, self._world.output.stage(epoch, n, numbers)),)
             snapshots = _snapshots(end, pending)
             name = f"{n}-{run}-{self._world.dice.getrandbits(40):x}"
-            brought = (Attempt(Place(0, 0), name, (), snapshots),)
+            brought = (Attempt(Partition(0, 0), name, (), snapshots),)
             self._handle(batch_on.PartitionReturned(epoch, n, run, 0, brought))
         self._handle(batch_on.RunEnded(epoch, n, run))
 

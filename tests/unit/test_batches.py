@@ -16,7 +16,7 @@ from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch import batches as module
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
-from crosscut.protocol.microbatch.attempts import Attempt, Place, chosen, committer
+from crosscut.protocol.microbatch.attempts import Attempt, Partition, chosen, committer
 from crosscut.protocol.microbatch.batches import RUNS_MAX, Batches
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 
@@ -28,7 +28,7 @@ SINK = TaskId(VertexId("sink"), 0)
 def attempt(stage: int, index: int, name: str, read: tuple[str, ...] = (), n: int = 1) -> Attempt:
     handle = PendingTransaction(CheckpointId(n), name)
     task = TaskId(VertexId(f"v{stage}"), index)
-    return Attempt(Place(stage, index), name, read, (TaskSnapshot(task, Snapshot(pending=(handle,))),))
+    return Attempt(Partition(stage, index), name, read, (TaskSnapshot(task, Snapshot(pending=(handle,))),))
 
 
 A, B = attempt(0, 0, "a"), attempt(0, 1, "b")
@@ -289,7 +289,7 @@ class World:
         assert self.visible <= complete, "visible, and not complete"
         assert complete <= self.visible | self.staged, "complete, and gone"
         for taken in self.log.values():
-            last = {one.place.index: (one, *taken) for one in taken if one.place.stage == 1}
+            last = {one.partition.index: (one, *taken) for one in taken if one.partition.stage == 1}
             assert len(taken) == 4, "a checkpoint without a partition"
             assert original_chosen(last, 2, 2) is not None, "attempts that have not read each other"
 
@@ -577,8 +577,8 @@ def test_a_planted_bug_is_found(bug: type[Batches], monkeypatch: pytest.MonkeyPa
 
 def test_taking_attempts_that_have_not_read_each_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_place_alone(last: Any, stages: int, parallelism: int, **others: Any) -> tuple[Attempt, ...]:
-        found = {one.place: one for brought in last.values() for one in brought}
-        return tuple(found[place] for place in sorted(found))
+        found = {one.partition: one for brought in last.values() for one in brought}
+        return tuple(found[partition] for partition in sorted(found))
 
     monkeypatch.setattr(module, "chosen", by_place_alone)
     with pytest.raises(AssertionError):

@@ -283,7 +283,7 @@ class NewProcesses:
                 brought.setdefault(target, []).append(parcel)
             said = []
             for order in of_stage:
-                said += self._attempt(order, brought.get(order.place.index, []))
+                said += self._attempt(order, brought.get(order.partition.index, []))
         yield from said
 
     def _attempt(self, order: StageOrder, parcels: list[Parcel]) -> list[Routed]:

@@ -34,9 +34,9 @@ from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.savepoints.folder import UNFINISHED, check_free, new_folder
 from crosscut.savepoints.manifest import MANIFEST, opened
 from crosscut.savepoints.migrations import Migrations
-from crosscut.savepoints.place import UNFINISHED, check_free, new_place
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.tables import as_savepoint
 from crosscut.savepoints.writing import write_savepoint
@@ -262,8 +262,8 @@ def test_what_a_program_that_died_has_left_is_for_the_same_job_alone_to_go_on_wi
     store, graph = open_store(str(tmp_path / "job")), visits_graph()
     checkpoint, claim = job_in(store, graph, "visits", visits_by_task(graph))
     claim = replace(claim, lineage=Lineage("a lineage with blanks"))
-    place, _ = new_place(url, claim.lineage)
-    place.write_new("state/visits/9.parquet", (b"half of a f",))
+    folder, _ = new_folder(url, claim.lineage)
+    folder.write_new("state/visits/9.parquet", (b"half of a f",))
     with pytest.raises(StoreError, match="not finished: unless a program is still at it, remove "):
         write_savepoint(url, checkpoint, claim, store.read_part)
     with pytest.raises(StoreError, match="not finished"):
@@ -315,13 +315,13 @@ def test_a_start_reads_the_files_of_each_operator_no_more_than_twice(
     """Once for which states they have, and once for the rows: not once more for each operator of the flow."""
     read: list[str] = []
     found = opened(savepoint)
-    plain = found.place.read
+    plain = found.folder.read
 
     def noted(path: str) -> bytes:
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr(found.place, "read", noted)
+    monkeypatch.setattr(found.folder, "read", noted)
     store = open_store(str(tmp_path / "begun"))
     begin_with(found, store, visits_graph(), discover=lambda graph: (), look=list)
     assert sorted(read) == sorted(2 * [file.path for file in found.manifest.files])

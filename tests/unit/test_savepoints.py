@@ -51,10 +51,10 @@ from crosscut.protocol.job.savepoints import Savepoints
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import KnownSplits, Part, PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import MANIFEST, SavepointManifest, check, opened
 from crosscut.savepoints.manifest import write_manifest as write_manifest_into
 from crosscut.savepoints.migrations import Migrations
-from crosscut.savepoints.place import place_of
 from crosscut.savepoints.starting import begin_with, has_begun
 from crosscut.savepoints.tables import as_savepoint, origin_of
 from crosscut.savepoints.values import from_text, to_text
@@ -141,7 +141,7 @@ def flow_of(*, name: str = "fruit", kind: str = "count", out: str = "out", extra
 
 
 def write_manifest(directory: Path, manifest: SavepointManifest) -> None:
-    write_manifest_into(place_of(directory), manifest)
+    write_manifest_into(folder_of(directory), manifest)
 
 
 def graph_of(parallelism: int = 2, **changed: Any) -> JobGraph:

@@ -43,8 +43,8 @@ from crosscut.protocol.job.retention import dangling, orphans, parts_of, referen
 from crosscut.protocol.job.staged import staged_files
 from crosscut.protocol.messages import SnapshotAcknowledged, SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import opened, write_manifest
-from crosscut.savepoints.place import place_of
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.spark.arrow_records import RecordsOf
@@ -320,7 +320,7 @@ def test_a_savepoint_that_has_left_staged_rows_out_is_refused_by_name(tmp_path: 
     _, (only,) = source_of(old, 1)
     graph, complete, claim = job_that_reads(old, [split_as_json(only)])
     manifest = write_savepoint(str(tmp_path / "saved"), complete, claim, store.read_part)
-    write_manifest(place_of(tmp_path / "saved"), replace(manifest, files=()))
+    write_manifest(folder_of(tmp_path / "saved"), replace(manifest, files=()))
     with pytest.raises(StoreError, match="before source 'in' had read its DataFrame to the end"):
         begin_with(
             opened(tmp_path / "saved"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crosscut.ids import TaskId, VertexId
 from crosscut.protocol.messages import FailureCause
-from crosscut.protocol.microbatch.attempts import Place
+from crosscut.protocol.microbatch.attempts import Partition
 from crosscut.protocol.microbatch.trying import goes_back, tries
 from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.spark.microbatch.trying import TriedError, tried, tries_of
@@ -23,10 +23,10 @@ FAILURE = Failure(TaskId(COUNT, 1), FailureCause("ValueError", "bad", traceback=
 
 def said(closed: list[bool]) -> Iterator[Routed]:
     """What an attempt says that has sent something, and then failed."""
-    place = Place(1, 1)
-    yield 0, Parcel(place, "a", 0)
+    partition = Partition(1, 1)
+    yield 0, Parcel(partition, "a", 0)
     for target in range(2):
-        yield target, Parcel(place, "a", 1, is_last=True, failure=FAILURE)
+        yield target, Parcel(partition, "a", 1, is_last=True, failure=FAILURE)
     closed.append(True)
 
 

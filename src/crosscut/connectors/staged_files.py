@@ -31,7 +31,6 @@ from crosscut.connectors.ledger import Entry, joined
 from crosscut.connectors.local_paths import is_remote
 from crosscut.connectors.object_stage import Location
 from crosscut.connectors.partitions import ONE_FILE, Divider, Layout, undivided
-from crosscut.connectors.places import AnyLedger, AnyStage, LocalPlace, ObjectPlace, Place, Target
 from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import (
     STAGE_DIRECTORY,
@@ -43,6 +42,7 @@ from crosscut.connectors.staged_names import (
     next_step,
 )
 from crosscut.connectors.staged_transaction import OpenTransaction
+from crosscut.connectors.storage import AnyLedger, AnyStage, LocalStorage, ObjectStorage, Storage, Target
 from crosscut.errors import ConnectorError, HistoryError, InternalError, invariant
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
@@ -88,8 +88,8 @@ class StagedFiles(SinkWriter):
         layout: Layout = ONE_FILE,
         divide: Divider = undivided,
     ) -> None:
-        self._place: Place = ObjectPlace(directory) if is_remote(directory) else LocalPlace(directory)
-        self._directory = self._place.location
+        self._storage: Storage = ObjectStorage(directory) if is_remote(directory) else LocalStorage(directory)
+        self._directory = self._storage.location
         self._make_encoder = make_encoder
         self._context = context
         self._names = TaskNames(context, suffix)
@@ -135,8 +135,8 @@ class StagedFiles(SinkWriter):
         """
         checked = [self._names.checked(one, str(self._directory)) for one in handles]
         try:
-            stage = self._stage = self._place.stage(self._names.stage)
-            self._newest = checked[-1].staged if checked else joined(self._place.ledgers(stage)).last
+            stage = self._stage = self._storage.stage(self._names.stage)
+            self._newest = checked[-1].staged if checked else joined(self._storage.ledgers(stage)).last
         except OSError as error:
             raise failed("begin in", self._stage_path, error) from error
 
@@ -159,7 +159,7 @@ class StagedFiles(SinkWriter):
 
     def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Workplace:
         for _ in range(_BEGIN_ATTEMPTS):
-            stage = self._place.stage(self._names.stage)
+            stage = self._storage.stage(self._names.stage)
             try:
                 return _Workplace(stage, self._taken_over(stage, permit, handles), permit)
             except FileNotFoundError:
@@ -174,7 +174,7 @@ class StagedFiles(SinkWriter):
         """Make this epoch the owner of the stage, unless what is published says that it must not be."""
         before = self._others(stage)
         self._check_history(permit, before, handles)
-        ledger = self._place.ledger(stage, self._names.ledger, joined(before))
+        ledger = self._storage.ledger(stage, self._names.ledger, joined(before))
         try:
             # Whoever has not seen our ledger by now has noted in its own what it is about to publish.
             after = self._others(stage)
@@ -194,7 +194,7 @@ class StagedFiles(SinkWriter):
         return ledger
 
     def _others(self, stage: AnyStage) -> list[Entry]:
-        return [one for one in self._place.ledgers(stage) if one.name != self._names.ledger]
+        return [one for one in self._storage.ledgers(stage) if one.name != self._names.ledger]
 
     def _check_history(
         self, permit: CommitPermit | None, others: list[Entry], handles: list[Handle] | None = None
@@ -229,7 +229,7 @@ class StagedFiles(SinkWriter):
             return
         transaction = self._open or OpenTransaction(
             self._newest,
-            self._place,
+            self._storage,
             self._staging(),
             self._names.new_staged,
             self._make_encoder,
@@ -297,7 +297,7 @@ class StagedFiles(SinkWriter):
         if not handles:
             return
         try:
-            with self._place.target() as target:
+            with self._storage.target() as target:
                 self._publish_in(target, workplace, handles)
         except OSError as error:
             raise failed("commit in", self._directory, error) from error
@@ -344,7 +344,7 @@ class StagedFiles(SinkWriter):
         ]
         if Step.LOST in ours:
             # Whoever published it, as a zombie for instance, noted it before: so look there again.
-            known = joined(self._place.ledgers(workplace.stage))
+            known = joined(self._storage.ledgers(workplace.stage))
             ours = [self._step(target, workplace, handle, one, known) for one in handle.files]
         return list(zip(handle.files, ours, strict=True))
 
@@ -411,7 +411,7 @@ class StagedFiles(SinkWriter):
             transaction.dropped()
         self._unprepared.clear()
         if workplace is not None:
-            if self._place.tidies and not workplace.ledger.published.through:
+            if self._storage.tidies and not workplace.ledger.published.through:
                 # Nothing was ever published: leave no trace.
                 workplace.ledger.remove()
             workplace.ledger.close()

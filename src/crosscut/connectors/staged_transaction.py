@@ -9,9 +9,9 @@ from typing import Any
 
 from crosscut.connectors.file_encoders import FileEncoder
 from crosscut.connectors.partitions import Divider, Layout
-from crosscut.connectors.places import AnyStage, Place, StagedFile
 from crosscut.connectors.stage import failed
 from crosscut.connectors.staged_names import StagedPart
+from crosscut.connectors.storage import AnyStage, StagedFile, Storage
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 
@@ -52,7 +52,7 @@ class OpenTransaction:
     def __init__(
         self,
         after: str,
-        place: Place,
+        storage: Storage,
         stage: AnyStage,
         new_name: Callable[[], str],
         make_encoder: Callable[[], FileEncoder],
@@ -61,7 +61,7 @@ class OpenTransaction:
     ) -> None:
         self.after = after
         self.checkpoint_id: CheckpointId | None = None
-        self._place = place
+        self._storage = storage
         self._stage = stage
         self._new_name = new_name
         self._make_encoder = make_encoder
@@ -119,7 +119,7 @@ class OpenTransaction:
 
     def _created(self, partition: str, encoder: FileEncoder) -> _File:
         name = self._new_name()
-        file = _File(name, partition, self._place.file(self._stage, name), encoder)
+        file = _File(name, partition, self._storage.file(self._stage, name), encoder)
         self._files.append(file)
         self._open[partition] = file
         return file
@@ -155,9 +155,9 @@ class OpenTransaction:
         except OSError as error:
             raise failed("write to", path, error) from error
         try:
-            found_bytes = self._place.store(self._stage, one.file)
+            found_bytes = self._storage.store(self._stage, one.file)
         except OSError as error:
-            if not self._place.stores_again:
+            if not self._storage.stores_again:
                 self._damage = "an earlier fsync of it failed"
             raise failed("make durable", path, error) from error
         if found_bytes != one.size_bytes:
@@ -176,5 +176,5 @@ class OpenTransaction:
             # The buffered rest is of no use any more, so neither is an error from flushing it.
             with suppress(OSError):
                 one.file.close()
-            if self._place.tidies:
+            if self._storage.tidies:
                 self._stage.remove(one.name)

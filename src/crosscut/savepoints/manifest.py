@@ -28,7 +28,7 @@ from crosscut.ids import CheckpointId, Lineage
 from crosscut.protocol.job.entries import Ancestor, OpenOutput
 from crosscut.protocol.job.identity import FlowIdentity
 from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
-from crosscut.savepoints.place import Place, place_of
+from crosscut.savepoints.folder import Folder, folder_of
 from crosscut.savepoints.rows import RowFile, content_of, decoded_rows, measured
 from crosscut.store.files import LocalFiles, checked_path, failed
 from crosscut.store.log_key import VARIABLE, LogKey, Signature, log_key
@@ -113,12 +113,12 @@ class Savepoint:
     """A savepoint that was opened: its manifest is what it should be; each file is looked at when it is read.
 
     Attributes:
-        place: Where its files are: at `name`, or a copy.
+        folder: Where its files are: at `name`, or a copy.
         name: What messages call it.
         digest: Of the manifest, which pins the files; "" if it was made from a checkpoint just now.
     """
 
-    place: Place
+    folder: Folder
     manifest: SavepointManifest
     name: str
     digest: str = ""
@@ -129,17 +129,17 @@ class Savepoint:
         Raises:
             StoreError: It is not as it was written, can't be read, or has no such columns.
         """
-        data = verified(self.place, file, self.name)
+        data = verified(self.folder, file, self.name)
         yield from decoded_rows(data, columns, f"{file.path} in {self.name}")
 
 
-def verified(place: Place, file: RowFile, name: str) -> bytes:
+def verified(folder: Folder, file: RowFile, name: str) -> bytes:
     """Return the bytes of a file of the savepoint called `name`.
 
     Raises:
         StoreError: They are not what its manifest says, or can't be read.
     """
-    data = content_of(place, file.path)
+    data = content_of(folder, file.path)
     if wrong := _difference(file, (len(data), sha256(data).hexdigest())):
         raise _changed(name, [wrong])
     return data
@@ -154,7 +154,7 @@ def opened(path: str | os.PathLike[str]) -> Savepoint:
         SettingsError: It is a URL of an unknown file system, or the key is too short.
     """
     if (found := found_at(path)) is None:
-        name = place_of(path).root
+        name = folder_of(path).root
         raise StoreError(f"{name} is no savepoint: it has no {MANIFEST}", path=name)
     return found
 
@@ -164,15 +164,15 @@ def found_at(path: str | os.PathLike[str]) -> Savepoint | None:
     directory = local_path(os.fspath(path))
     if directory is not None and not os.path.isfile(os.path.join(directory, MANIFEST)):
         return None
-    place = place_of(path)
+    folder = folder_of(path)
     try:
-        data = place.read(MANIFEST)
+        data = folder.read(MANIFEST)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise failed("can't read", place, MANIFEST, error) from error
-    manifest = _decoded(data, f"{place.root}/{MANIFEST}", log_key())
-    return Savepoint(place, manifest, place.root, _digest(to_json(manifest)).removeprefix(_KIND))
+        raise failed("can't read", folder, MANIFEST, error) from error
+    manifest = _decoded(data, f"{folder.root}/{MANIFEST}", log_key())
+    return Savepoint(folder, manifest, folder.root, _digest(to_json(manifest)).removeprefix(_KIND))
 
 
 def is_savepoint(path: str | os.PathLike[str]) -> bool:
@@ -180,7 +180,7 @@ def is_savepoint(path: str | os.PathLike[str]) -> bool:
     return found_at(path) is not None
 
 
-def write_manifest(place: Place, manifest: SavepointManifest) -> None:
+def write_manifest(folder: Folder, manifest: SavepointManifest) -> None:
     """Write the manifest, durably, signed if there is a key: from here on there is a savepoint.
 
     Raises:
@@ -192,9 +192,9 @@ def write_manifest(place: Place, manifest: SavepointManifest) -> None:
         signature = key.signature(_digest(content))
         content[_SIGNATURE] = {"key_id": signature.key_id, "mac": signature.mac}
     try:
-        place.replace(MANIFEST, json.dumps(content, indent=1).encode())
+        folder.replace(MANIFEST, json.dumps(content, indent=1).encode())
     except OSError as error:
-        raise failed("can't write", place, MANIFEST, error) from error
+        raise failed("can't write", folder, MANIFEST, error) from error
 
 
 def differences(savepoint: Savepoint) -> list[str]:
@@ -202,7 +202,7 @@ def differences(savepoint: Savepoint) -> list[str]:
     found = []
     for one in savepoint.manifest.files:
         try:
-            wrong = _difference(one, measured(savepoint.place, one.path))
+            wrong = _difference(one, measured(savepoint.folder, one.path))
         except StoreError as error:
             wrong = str(error)
         if wrong:
@@ -225,19 +225,19 @@ def seal_savepoint(path: str | os.PathLike[str]) -> None:
         StoreError: It is no savepoint, a file is missing, or somebody without the key has changed the
             manifest.
     """
-    place = place_of(path)
+    folder = folder_of(path)
     try:
-        data = place.read(MANIFEST)
+        data = folder.read(MANIFEST)
     except FileNotFoundError as error:
-        raise StoreError(f"{place.root} is no savepoint: it has no {MANIFEST}", path=place.root) from error
+        raise StoreError(f"{folder.root} is no savepoint: it has no {MANIFEST}", path=folder.root) from error
     except OSError as error:
-        raise failed("can't read", place, MANIFEST, error) from error
-    manifest = _decoded(data, f"{place.root}/{MANIFEST}", log_key(), is_to_be_sealed=True)
+        raise failed("can't read", folder, MANIFEST, error) from error
+    manifest = _decoded(data, f"{folder.root}/{MANIFEST}", log_key(), is_to_be_sealed=True)
     files = []
     for one in manifest.files:
-        size_bytes, digest = measured(place, one.path)
+        size_bytes, digest = measured(folder, one.path)
         files.append(replace(one, size_bytes=size_bytes, sha256=digest))
-    write_manifest(place, replace(manifest, files=tuple(files)))
+    write_manifest(folder, replace(manifest, files=tuple(files)))
 
 
 def copied(savepoint: Savepoint, scratch: Path) -> Savepoint:
@@ -245,10 +245,10 @@ def copied(savepoint: Savepoint, scratch: Path) -> Savepoint:
 
     So what is read more than once comes over a network once.
     """
-    place = LocalFiles(str(scratch))
+    folder = LocalFiles(str(scratch))
     for file in savepoint.manifest.files:
-        place.write_new(file.path, (verified(savepoint.place, file, savepoint.name),))
-    return replace(savepoint, place=place)
+        folder.write_new(file.path, (verified(savepoint.folder, file, savepoint.name),))
+    return replace(savepoint, folder=folder)
 
 
 def _difference(file: RowFile, found: tuple[int, str]) -> str:

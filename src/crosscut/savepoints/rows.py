@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from crosscut.errors import StoreError
-from crosscut.savepoints.place import Place
+from crosscut.savepoints.folder import Folder
 from crosscut.store.files import failed
 
 STATE_COLUMNS = ("key_group", "operator", "state", "key", "name", "value")
@@ -40,7 +40,7 @@ class RowFile:
     sha256: str
 
 
-def write_rows(place: Place, path: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> RowFile:
+def write_rows(folder: Folder, path: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> RowFile:
     """Write one file, durably, `_GROUP_ROWS` rows at a time.
 
     Raises:
@@ -69,34 +69,34 @@ def write_rows(place: Place, path: str, columns: Sequence[str], rows: Iterable[S
             yield piece
 
     try:
-        place.write_new(path, measured())
+        folder.write_new(path, measured())
     except OSError as error:
-        raise failed(f"after {size_bytes} bytes, can't write", place, path, error) from error
+        raise failed(f"after {size_bytes} bytes, can't write", folder, path, error) from error
     return RowFile(path, row_count, size_bytes, digest.hexdigest())
 
 
-def measured(place: Place, path: str) -> tuple[int, str]:
+def measured(folder: Folder, path: str) -> tuple[int, str]:
     """Return size and SHA-256 of a file as it is now.
 
     Raises:
         StoreError: It is missing, or can't be read.
     """
-    data = content_of(place, path)
+    data = content_of(folder, path)
     return len(data), sha256(data).hexdigest()
 
 
-def content_of(place: Place, path: str) -> bytes:
+def content_of(folder: Folder, path: str) -> bytes:
     """Return the bytes of a file.
 
     Raises:
         StoreError: It is missing, or can't be read; the error says so.
     """
     try:
-        return place.read(path)
+        return folder.read(path)
     except FileNotFoundError as error:
-        raise StoreError(f"{path} is missing in {place.root}", path=path) from error
+        raise StoreError(f"{path} is missing in {folder.root}", path=path) from error
     except OSError as error:
-        raise failed("can't read", place, path, error) from error
+        raise failed("can't read", folder, path, error) from error
 
 
 def decoded_rows(data: bytes, columns: Sequence[str], where: str) -> Iterator[dict[str, Any]]:

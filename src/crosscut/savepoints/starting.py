@@ -211,7 +211,7 @@ def _staged_again(savepoint: Savepoint, store: CheckpointStore) -> dict[str, str
     for one in savepoint.manifest.tasks:
         for path in staged_files(one.snapshot.positions):
             if path not in moved:
-                data = verified(savepoint.place, files[staged_name(path)], savepoint.name)
+                data = verified(savepoint.folder, files[staged_name(path)], savepoint.name)
                 part = store.write_part(BEFORE_ALL, one.task, EPOCH, [data], may_inline=False)
                 moved[path] = part.path
     return moved

@@ -16,8 +16,8 @@ from crosscut.protocol.job.identity import OperatorIdentity
 from crosscut.protocol.job.restoring import forms_of
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Part
+from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import Origin, Savepoint, copied, found_at, opened, verified
-from crosscut.savepoints.place import place_of
 from crosscut.savepoints.rows import STATE_COLUMNS, RowFile, decoded_rows
 from crosscut.savepoints.values import from_text
 from crosscut.savepoints.writing import state_rows, write_savepoint
@@ -120,9 +120,9 @@ class FileOfTask:
         Raises:
             StoreError: The file is not as it was written, or can't be read.
         """
-        place = place_of(self.url)
-        data = verified(place, self.file, place.root)
-        for row in decoded_rows(data, STATE_COLUMNS, f"{self.file.path} in {place.root}"):
+        folder = folder_of(self.url)
+        data = verified(folder, self.file, folder.root)
+        for row in decoded_rows(data, STATE_COLUMNS, f"{self.file.path} in {folder.root}"):
             yield StateRow(row["key_group"], row["state"], row["key"], row["name"], row["value"])
 
 
@@ -239,7 +239,7 @@ def as_savepoint(path: str | os.PathLike[str], scratch: Path) -> Savepoint:
     """
     found = found_at(path)
     if found is not None:
-        return found if isinstance(found.place, LocalFiles) else copied(found, scratch)
+        return found if isinstance(found.folder, LocalFiles) else copied(found, scratch)
     _, store, checkpoint = opened_checkpoint(path)
     claim = claims_in([entry for _, entry in store.tail(1)])[-1]
     write_savepoint(scratch, checkpoint, claim, store.read_part, is_committed=False)

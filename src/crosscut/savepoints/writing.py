@@ -18,6 +18,7 @@ from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochCl
 from crosscut.protocol.job.rescaling import parallelism_of
 from crosscut.protocol.job.staged import BEFORE_ALL, staged_splits
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.savepoints.folder import UNFINISHED, claim_at, new_folder, remove
 from crosscut.savepoints.manifest import (
     MANIFEST,
     VERSION,
@@ -25,7 +26,6 @@ from crosscut.savepoints.manifest import (
     staged_name,
     write_manifest,
 )
-from crosscut.savepoints.place import UNFINISHED, claim_at, new_place, remove
 from crosscut.savepoints.rows import IN_FLIGHT_COLUMNS, STATE_COLUMNS, RowFile, write_rows
 from crosscut.savepoints.values import to_text
 from crosscut.state.encoding import DELETED
@@ -59,7 +59,7 @@ def write_savepoint(
         SettingsError: `path` is a URL of an unknown file system.
         StateError: A class in the state can't be loaded here, or a value can't be stored.
     """
-    place, own = new_place(path, claim.lineage, goes_on=goes_on)
+    folder, own = new_folder(path, claim.lineage, goes_on=goes_on)
     files: list[RowFile] = []
     paths = [UNFINISHED]
     is_ours = True
@@ -69,16 +69,16 @@ def write_savepoint(
                 name = f"state/{one.task.vertex}/{one.task.index}.parquet"
                 paths.append(name)
                 rows = state_rows(one.task, one.snapshot.parts, read, claim.max_parallelism)
-                files.append(write_rows(place, name, STATE_COLUMNS, rows))
+                files.append(write_rows(folder, name, STATE_COLUMNS, rows))
         for name, part, rows_count in _staged(checkpoint):
             paths.append(name)
             data = read(part)
-            place.write_new(name, (data,))
+            folder.write_new(name, (data,))
             files.append(RowFile(name, rows_count, len(data), part.sha256))
         for vertex, logs in _logs(checkpoint).items():
             name = f"in-flight/{vertex}.parquet"
             paths.append(name)
-            files.append(write_rows(place, name, IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
+            files.append(write_rows(folder, name, IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
         manifest = SavepointManifest(
             version=VERSION,
             release=version("crosscut"),
@@ -92,19 +92,19 @@ def write_savepoint(
             written=SystemClock().now().isoformat(timespec="seconds"),
             known_splits=checkpoint.known_splits,
         )
-        if claim_at(place) != own:
+        if claim_at(folder) != own:
             raise StoreError(
-                f"{place.root}: another program has begun to write this savepoint", path=place.root
+                f"{folder.root}: another program has begun to write this savepoint", path=folder.root
             )
-        write_manifest(place, manifest)
+        write_manifest(folder, manifest)
     except BaseException:
         with suppress(StoreError):
-            is_ours = claim_at(place) == own
+            is_ours = claim_at(folder) == own
         if is_ours:
             # The manifest, too: whether it was written may not be known.
-            remove(place, [MANIFEST, *paths])
+            remove(folder, [MANIFEST, *paths])
         raise
-    remove(place, [UNFINISHED])
+    remove(folder, [UNFINISHED])
     return manifest
 
 

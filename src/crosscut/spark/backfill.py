@@ -16,6 +16,7 @@ from crosscut.flow.flow import Flow
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, WatermarkHold
 from crosscut.protocol.job.segments import claims_in
+from crosscut.savepoints.folder import UNFINISHED, check_free, remove
 from crosscut.savepoints.history import (
     has_event_time,
     history_source,
@@ -24,7 +25,6 @@ from crosscut.savepoints.history import (
     without_input,
 )
 from crosscut.savepoints.manifest import found_at
-from crosscut.savepoints.place import UNFINISHED, check_free, remove
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.settings import Settings
 from crosscut.spark.arrow_records import RecordKind
@@ -129,7 +129,7 @@ def _is_written(savepoint: str, checkpoint_dir: str) -> bool:
     if found is None or found.manifest.lineage not in _lineages(checkpoint_dir):
         return False
     # It may have died between the manifest, which is the savepoint, and this.
-    remove(found.place, [UNFINISHED])
+    remove(found.folder, [UNFINISHED])
     return True
 
 

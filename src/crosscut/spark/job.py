@@ -285,7 +285,7 @@ class Job:
             StoreError: It can't be written; nothing is left of it.
             StateError: A class in the state can't be imported on the driver.
         """
-        from crosscut.savepoints.place import check_free
+        from crosscut.savepoints.folder import check_free
         from crosscut.savepoints.writing import write_savepoint
 
         directory = os.fspath(path)
@@ -372,7 +372,7 @@ class Job:
             StoreError: There is something at `savepoint` already: the job runs on. Or it can't be written.
         """
         if savepoint is not None:
-            from crosscut.savepoints.place import check_free
+            from crosscut.savepoints.folder import check_free
 
             check_free(savepoint)
         self._run.post(StopRequested())

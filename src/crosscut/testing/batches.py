@@ -105,7 +105,7 @@ class LocalJobs:
             is_torn = len(attempts) > 1 and self._random.random() < self._weather.torn
             self.seen["torn"] += is_torn
             chosen = self._random.choice(attempts) if is_torn else attempts[0]
-            parcels += [parcel for target, parcel in chosen if target == order.place.index]
+            parcels += [parcel for target, parcel in chosen if target == order.partition.index]
         self._random.shuffle(parcels)
         return parcels
 

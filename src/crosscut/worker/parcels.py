@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from crosscut.errors import InternalError
 from crosscut.ids import ChannelId, TaskId
 from crosscut.protocol.messages import FailureCause
-from crosscut.protocol.microbatch.attempts import Attempt, Place
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.wire.frames import FrameType, Payload
 
 PARCEL_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ class Parcel:
         failure: The attempt has failed, or one that it has read: nothing of the batch counts.
     """
 
-    place: Place
+    partition: Partition
     name: str
     number: int
     items: list[Posted] = field(default_factory=list)
@@ -54,8 +54,8 @@ class Outbox:
         targets: Their indices; of the last stage its own one only, for the driver.
     """
 
-    def __init__(self, place: Place, name: str, targets: Sequence[int]) -> None:
-        self._place = place
+    def __init__(self, partition: Partition, name: str, targets: Sequence[int]) -> None:
+        self._partition = partition
         self._name = name
         self._targets = targets
         self._numbers = dict.fromkeys(targets, 0)
@@ -79,7 +79,7 @@ class Outbox:
     def ended(self, brought: tuple[Attempt, ...]) -> Iterator[tuple[int, Parcel]]:
         """Yield all that is left: the attempt has come to its end."""
         for target in self._targets:
-            mine = brought if target == self._place.index else ()
+            mine = brought if target == self._partition.index else ()
             self._close(target, is_last=True, brought=mine)
         return self.take()
 
@@ -100,7 +100,7 @@ class Outbox:
         failure: Failure | None = None,
     ) -> None:
         number = self._numbers[target]
-        parcel = Parcel(self._place, self._name, number, self._items[target], is_last, brought, failure)
+        parcel = Parcel(self._partition, self._name, number, self._items[target], is_last, brought, failure)
         self._ready.append((target, parcel))
         self._numbers[target] += 1
         self._items[target], self._sizes[target] = [], 0
@@ -113,8 +113,8 @@ class Inbox:
     waits here.
     """
 
-    def __init__(self, place: Place, parallelism: int) -> None:
-        self._place = place
+    def __init__(self, partition: Partition, parallelism: int) -> None:
+        self._partition = partition
         self._parallelism = parallelism
         self._next = [0] * parallelism
         self._early: list[dict[int, Parcel]] = [{} for _ in range(parallelism)]
@@ -127,12 +127,12 @@ class Inbox:
         Raises:
             InternalError: It is of another stage, or of a second attempt at the same partition.
         """
-        sender = parcel.place.index
+        sender = parcel.partition.index
         known = self._names.setdefault(sender, parcel.name)
-        if parcel.place.stage != self._place.stage - 1 or known != parcel.name:
+        if parcel.partition.stage != self._partition.stage - 1 or known != parcel.name:
             raise InternalError(
-                f"{self._place} has got a parcel of {parcel.place} from attempt {parcel.name}: expected one "
-                f"of stage {self._place.stage - 1} from attempt {known}"
+                f"{self._partition} has got a parcel of {parcel.partition} from attempt {parcel.name}: "
+                f"expected one of stage {self._partition.stage - 1} from attempt {known}"
             )
         early = self._early[sender]
         early[parcel.number] = parcel
@@ -152,7 +152,7 @@ class Inbox:
         missing = sorted(set(range(self._parallelism)) - self._ended)
         if missing:
             raise InternalError(
-                f"{self._place} has not got all that partitions {missing} of the stage before have sent: the "
-                f"shuffle has lost something"
+                f"{self._partition} has not got all that partitions {missing} of the stage before have sent: "
+                f"the shuffle has lost something"
             )
         return tuple(self._names[index] for index in range(self._parallelism))

@@ -31,7 +31,7 @@ from crosscut.protocol.messages import (
     TaskFailed,
     WorkerMessage,
 )
-from crosscut.protocol.microbatch.attempts import Attempt, Place
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
@@ -57,7 +57,7 @@ class StageOrder:
 
     Attributes:
         stages: The vertices of each stage.
-        place: Which partition of which stage.
+        partition: Which partition of which stage.
         deploy: The shares of the tasks of this stage and index; `restore` is the checkpoint that the batch
             begins with.
         records_max: That one source task may read.
@@ -66,7 +66,7 @@ class StageOrder:
     """
 
     stages: tuple[tuple[str, ...], ...]
-    place: Place
+    partition: Partition
     checkpoint_id: CheckpointId
     deploy: DeployTasks
     terms: TaskTerms
@@ -79,12 +79,12 @@ class StageOrder:
     @property
     def vertices(self) -> tuple[str, ...]:
         """Those whose tasks run in this stage."""
-        return self.stages[self.place.stage]
+        return self.stages[self.partition.stage]
 
     @property
     def is_last(self) -> bool:
         """Whether no stage follows."""
-        return self.place.stage == len(self.stages) - 1
+        return self.partition.stage == len(self.stages) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,11 @@ def run_stage(
 
     Whatever fails is said in the parcels: Spark would only try it again, or throw the cause away.
     """
-    place = order.place
-    name = f"{place.stage}-{place.index}-{secrets.token_hex(8)}"
-    outbox = Outbox(place, name, [place.index] if order.is_last else range(surroundings.graph.parallelism))
+    partition = order.partition
+    name = f"{partition.stage}-{partition.index}-{secrets.token_hex(8)}"
+    outbox = Outbox(
+        partition, name, [partition.index] if order.is_last else range(surroundings.graph.parallelism)
+    )
     loop = asyncio.new_event_loop()
     attempt = _StageAttempt(order, surroundings, name, outbox)
     failure: Failure | None = None
@@ -139,17 +141,17 @@ class _StageAttempt:
         self._around = surroundings
         self._name = name
         self._outbox = outbox
-        self._failpoints = Failpoints(order.failpoints, order.place.index)
+        self._failpoints = Failpoints(order.failpoints, order.partition.index)
         graph = combined(surroundings.graph) if order.combines else surroundings.graph
         self._members = frozenset(order.vertices)
-        self._later = frozenset(one for stage in order.stages[order.place.stage + 1 :] for one in stage)
+        self._later = frozenset(one for stage in order.stages[order.partition.stage + 1 :] for one in stage)
         self._graph = replace(
             graph, vertices=tuple(one for one in graph.vertices if one.vertex_id in self._members)
         )
-        self._tasks = [TaskId(VertexId(one.vertex_id), order.place.index) for one in self._graph.vertices]
+        self._tasks = [TaskId(VertexId(one.vertex_id), order.partition.index) for one in self._graph.vertices]
         self.task = self._tasks[0]
         """The one to blame, if anything raises."""
-        self._inbox = Inbox(order.place, graph.parallelism)
+        self._inbox = Inbox(order.partition, graph.parallelism)
         self._brought: list[Attempt] = []
         self._barriers: list[ChannelId] = []
         self._splits: dict[TaskId, BoundedSplits] = {}
@@ -164,9 +166,9 @@ class _StageAttempt:
         order = self._order
         snapshots = tuple(TaskSnapshot(one, self._acknowledged[one].snapshot) for one in self._tasks)
         own = Attempt(
-            order.place,
+            order.partition,
             self._name,
-            self._inbox.read if order.place.stage else (),
+            self._inbox.read if order.partition.stage else (),
             snapshots,
             self._running.statistics(),
             is_full=any(one.is_full for one in self._splits.values()),
@@ -176,7 +178,7 @@ class _StageAttempt:
     @property
     def _running(self) -> TaskPool:
         if self._pool is None:
-            raise InternalError(f"{self._order.place} is used before it has begun")
+            raise InternalError(f"{self._order.partition} is used before it has begun")
         return self._pool
 
     async def begin(self) -> None:
@@ -200,7 +202,7 @@ class _StageAttempt:
         await build_tasks(
             pool,
             self._graph,
-            WorkerIndex(order.place.index),
+            WorkerIndex(order.partition.index),
             order.deploy,
             at_hand,
             around.parts,
@@ -318,7 +320,7 @@ class _StageAttempt:
         if self._failure is not None:
             return self._failure
         self._failpoints("batch.read")
-        if self._order.place.stage:
+        if self._order.partition.stage:
             self._check_barriers()
         for task in self._tasks:
             # In topological order: what one says of time, those after it hear before their turn.

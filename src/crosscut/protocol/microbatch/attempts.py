@@ -18,7 +18,7 @@ from crosscut.protocol.snapshots import PendingTransaction, TaskSnapshot
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Partition:
     """A partition of a stage."""
 
     stage: int
@@ -37,7 +37,7 @@ class Attempt:
         is_full: A source of it stopped because the batch may hold no more.
     """
 
-    place: Place
+    partition: Partition
     name: str
     read: tuple[str, ...] = ()
     snapshots: tuple[TaskSnapshot, ...] = ()
@@ -57,22 +57,24 @@ def chosen(
     Returns:
         None: they don't fit together, or some are missing; the batch has to run again.
     """
-    by_place: dict[Place, Attempt] = {}
+    by_partition: dict[Partition, Attempt] = {}
     for brought in last.values():
         for attempt in brought:
-            known = by_place.setdefault(attempt.place, attempt)
+            known = by_partition.setdefault(attempt.partition, attempt)
             if known.name != attempt.name:
                 return None
-    places = [Place(stage, index) for stage in range(stages) for index in range(parallelism)]
-    if any(place not in by_place for place in places):
+    partitions = [Partition(stage, index) for stage in range(stages) for index in range(parallelism)]
+    if any(partition not in by_partition for partition in partitions):
         return None
-    for place in places:
-        if place.stage == 0:
+    for partition in partitions:
+        if partition.stage == 0:
             continue
-        before = tuple(by_place[Place(place.stage - 1, index)].name for index in range(parallelism))
-        if by_place[place].read != before:
+        before = tuple(
+            by_partition[Partition(partition.stage - 1, index)].name for index in range(parallelism)
+        )
+        if by_partition[partition].read != before:
             return None
-    return tuple(by_place[place] for place in places)
+    return tuple(by_partition[partition] for partition in partitions)
 
 
 def gathered(taken: Iterable[Attempt], vertices: frozenset[VertexId]) -> tuple[Attempt, ...]:

@@ -53,7 +53,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
-from crosscut.protocol.microbatch.attempts import Attempt, Place
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.microbatch.found_splits import FoundSplits
@@ -281,7 +281,7 @@ class BatchWorkers:
         found = [one for attempt in taken for one in attempt.snapshots]
         for index in range(self._graph.parallelism):
             self._statistics[index] = tuple(
-                one for attempt in taken if attempt.place.index == index for one in attempt.statistics
+                one for attempt in taken if attempt.partition.index == index for one in attempt.statistics
             )
         drained = {one.task for one in found if one.snapshot.drained}
         for task in self._sources:
@@ -443,7 +443,7 @@ class BatchWorkers:
         deploy = self._base[index]
         return StageOrder(
             stages=self._stages,
-            place=Place(stage, index),
+            partition=Partition(stage, index),
             checkpoint_id=effect.checkpoint_id,
             deploy=replace(
                 deploy,

@@ -1,6 +1,6 @@
 """Where a file sink is at work: a directory of a file system, or of an object store.
 
-`StagedFiles` decides what is done and in which order; a place says how.
+`StagedFiles` decides what is done and in which order; a storage says how.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class AnyLedger(Protocol):
     def close(self) -> None: ...
 
 
-class Place(ABC):
+class Storage(ABC):
     """See the module. All errors are OSError.
 
     Attributes:
@@ -124,7 +124,7 @@ class Place(ABC):
         """Open the directory where files are published."""
 
 
-class LocalPlace(Place):
+class LocalStorage(Storage):
     """A directory of a POSIX file system that driver and workers share."""
 
     stores_again = False  # the kernel may have dropped the data, and would call the next fsync a success
@@ -157,7 +157,7 @@ class LocalPlace(Place):
         return local_target(self._directory)
 
 
-class ObjectPlace(Place):
+class ObjectStorage(Storage):
     """A prefix of an object store."""
 
     stores_again = True

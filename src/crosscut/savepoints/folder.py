@@ -17,14 +17,14 @@ from crosscut.store.files import LocalFiles, Put, failed
 from crosscut.store.objects import ObjectFiles
 from crosscut.urls import local_path, path_text
 
-Place = LocalFiles | ObjectFiles
+Folder = LocalFiles | ObjectFiles
 
 UNFINISHED = "unfinished"
 """A file that is there while a savepoint is written, and says by whom: so that two don't write into one
 directory."""
 
 
-def place_of(path: str | os.PathLike[str], *, create: bool = False) -> Place:
+def folder_of(path: str | os.PathLike[str], *, create: bool = False) -> Folder:
     """Return the directory or URL at `path`.
 
     Args:
@@ -62,17 +62,17 @@ def check_free(path: str | os.PathLike[str], unless_of: Container[str] = ()) -> 
 
     Raises:
         StoreError: There is, or it can't be looked at.
-        SettingsError: As in `place_of`.
+        SettingsError: As in `folder_of`.
     """
     directory = local_path(path_text(path, "savepoint"))
     if directory is not None and not os.path.lexists(directory):
         return
-    place = place_of(path)
-    if _files(place) and _lineage(claim_at(place)) not in unless_of:
-        raise _taken(place)
+    folder = folder_of(path)
+    if _files(folder) and _lineage(claim_at(folder)) not in unless_of:
+        raise _taken(folder)
 
 
-def new_place(path: str | os.PathLike[str], lineage: str, *, goes_on: bool = False) -> tuple[Place, Claim]:
+def new_folder(path: str | os.PathLike[str], lineage: str, *, goes_on: bool = False) -> tuple[Folder, Claim]:
     """Return the directory or URL at `path` for a savepoint to be written into: nobody else does.
 
     Args:
@@ -81,27 +81,27 @@ def new_place(path: str | os.PathLike[str], lineage: str, *, goes_on: bool = Fal
 
     Raises:
         StoreError: There are files in it, or it can't be written.
-        SettingsError: As in `place_of`.
+        SettingsError: As in `folder_of`.
     """
-    place, own = place_of(path, create=True), Claim(lineage, secrets.token_hex(8))
-    found = _files(place)
-    if found and goes_on and _lineage(claim_at(place)) == lineage:
+    folder, own = folder_of(path, create=True), Claim(lineage, secrets.token_hex(8))
+    found = _files(folder)
+    if found and goes_on and _lineage(claim_at(folder)) == lineage:
         # Who has claimed it goes last: a program that dies meanwhile is followed by one that may go on.
-        remove(place, [*(one for one in found if one != UNFINISHED), UNFINISHED])
-        place, found = place_of(path, create=True), []
-    if found or not _claimed(place, own):
-        raise _taken(place)
-    return place, own
+        remove(folder, [*(one for one in found if one != UNFINISHED), UNFINISHED])
+        folder, found = folder_of(path, create=True), []
+    if found or not _claimed(folder, own):
+        raise _taken(folder)
+    return folder, own
 
 
-def claim_at(place: Place) -> Claim | None:
+def claim_at(folder: Folder) -> Claim | None:
     """Return who writes a savepoint there, or has died while it did; None: nobody, or it is not said."""
     try:
-        data = place.read(UNFINISHED)
+        data = folder.read(UNFINISHED)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise failed("can't read", place, UNFINISHED, error) from error
+        raise failed("can't read", folder, UNFINISHED, error) from error
     # A lineage may have blanks, a token has none.
     lineage, _, token = data.decode(errors="replace").rpartition(" ")
     return Claim(lineage, token) if lineage else None
@@ -111,51 +111,51 @@ def _lineage(claim: Claim | None) -> str | None:
     return claim.lineage if claim is not None else None
 
 
-def _files(place: Place) -> list[str]:
+def _files(folder: Folder) -> list[str]:
     try:
-        return list(place.walk(""))
+        return list(folder.walk(""))
     except OSError as error:
-        raise failed("can't list", place, "", error) from error
+        raise failed("can't list", folder, "", error) from error
 
 
-def _claimed(place: Place, own: Claim) -> bool:
+def _claimed(folder: Folder, own: Claim) -> bool:
     data = f"{own.lineage} {own.token}".encode()
     try:
-        if isinstance(place, ObjectFiles):
-            return place.put_if_absent(UNFINISHED, data) is Put.CREATED
+        if isinstance(folder, ObjectFiles):
+            return folder.put_if_absent(UNFINISHED, data) is Put.CREATED
         # Not with a link, as the job log: a file system that is mounted here may have none.
-        place.write_new(UNFINISHED, (data,))
+        folder.write_new(UNFINISHED, (data,))
     except FileExistsError:
         return False
     except OSError as error:
-        raise failed("can't write", place, UNFINISHED, error) from error
+        raise failed("can't write", folder, UNFINISHED, error) from error
     return True
 
 
-def _taken(place: Place) -> StoreError:
-    is_unfinished = UNFINISHED in _files(place)
+def _taken(folder: Folder) -> StoreError:
+    is_unfinished = UNFINISHED in _files(folder)
     return StoreError(
-        f"{place.root} is there already, and not empty: a savepoint needs a directory of its own"
+        f"{folder.root} is there already, and not empty: a savepoint needs a directory of its own"
         + (
-            f"; what is there was not finished: unless a program is still at it, remove {place.root}"
+            f"; what is there was not finished: unless a program is still at it, remove {folder.root}"
             if is_unfinished
             else ""
         ),
-        path=place.root,
+        path=folder.root,
     )
 
 
-def remove(place: Place, paths: Iterable[str]) -> None:
+def remove(folder: Folder, paths: Iterable[str]) -> None:
     """Remove files, and directories that are empty then; best effort."""
     directories: set[str] = set()
     for path in paths:
         with suppress(OSError, StoreError):
-            place.delete(path)
+            folder.delete(path)
         parts = path.split("/")[:-1]
         directories |= {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
     for directory in sorted(directories, key=len, reverse=True):
         with suppress(OSError, StoreError):
-            place.delete_directory(directory)
-    if isinstance(place, LocalFiles):
+            folder.delete_directory(directory)
+    if isinstance(folder, LocalFiles):
         with suppress(OSError):
-            os.rmdir(place.root)
+            os.rmdir(folder.root)
