@@ -555,7 +555,7 @@ def work(task: Task) -> list[Any]:
 
 
 def frozen(task: Task) -> Any:
-    return next(job.frozen for job in task.outlets.errands if isinstance(job, StoreFrozen))
+    return next(one.frozen for one in task.outlets.errands if isinstance(one, StoreFrozen))
 
 
 def test_a_task_goes_by_the_lowest_watermark_of_its_inputs_and_says_so_behind_the_records() -> None:

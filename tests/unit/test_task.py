@@ -408,7 +408,7 @@ def test_a_barrier_while_the_operators_are_ending_forces_nothing_out_and_overtak
     if protocol is AlignedThenUnaligned:
         task.snapshots.alignment_timed_out(N1)
     assert sent(task) == [(X, Barrier(N1)), (X, ["a"])]
-    (stored,) = (job for job in asked(task) if isinstance(job, StoreFrozen))
+    (stored,) = (one for one in asked(task) if isinstance(one, StoreFrozen))
     assert stored.frozen.said == [0, "1"]
     assert [one.rows for one in stored.frozen.log] == [1], "what it has overtaken has been said"
     assert (task.has_work, task.snapshots.are_awaited) == (True, False)
@@ -556,9 +556,9 @@ def visible(directory: Path) -> list[str]:
 
 def stored(task: Task, writer: SinkWriter, n: CheckpointId) -> Any:
     """Play the runner: prepare what was frozen for `n` and tell the task; return the handle."""
-    *before, job = asked(task)
-    assert isinstance(job, StoreFrozen)
-    assert job.frozen.checkpoint_id == n
+    *before, store = asked(task)
+    assert isinstance(store, StoreFrozen)
+    assert store.frozen.checkpoint_id == n
     handle = None
     for one in before:
         assert isinstance(one, PrepareTransaction)

@@ -25,7 +25,7 @@ class Stored:
 
     Attributes:
         part: Holds the keyed state, if any.
-        freeze_us: How long the driver saw the task stopped while it froze.
+        freeze_us: How long the performer saw the task stopped while it froze.
         log: Holds the channel records, if there were any.
         held: The records of pending transactions, by the checkpoint they were cut off at.
         whole: All parts of the keyed state, where it is kept in files of its own; else None.

@@ -1,4 +1,4 @@
-"""The outlets of a task: lists that its driver empties after each call."""
+"""The outlets of a task: lists that its performer empties after each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that a task asks for. Its driver does it in the background, and answers."""
+"""Work that a task asks for. Its performer does it in the background, and answers."""
 
 from __future__ import annotations
 

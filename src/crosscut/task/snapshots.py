@@ -130,7 +130,7 @@ class Snapshots:
     def _is_settled(self) -> bool:
         return not self._chain.is_halfway and not self._intake.is_replaying
 
-    # Orders and news from the driver.
+    # Orders and news from the performer.
 
     def trigger(self, n: CheckpointId) -> None:
         """The coordinator asks a source for a checkpoint."""
@@ -167,7 +167,7 @@ class Snapshots:
 
         Args:
             log: Holds the channel records, if there were any.
-            freeze_us: How long the driver saw the task stopped while it froze.
+            freeze_us: How long the performer saw the task stopped while it froze.
             held: The records of pending transactions, by the checkpoint they were cut off at.
             whole: All parts of the keyed state, where it is kept in files of its own.
             times: How long it all took.

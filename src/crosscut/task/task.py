@@ -1,8 +1,8 @@
 """One task: its operators, its state, its snapshot protocol. No I/O, no clock, no thread.
 
-A driver (the worker's pool, in the cluster and in the simulator) offers what arrives on the inputs, calls
-`run` when the task has something to do, and empties the outlets after each call. The task decides all but
-the moment, which is the driver's.
+Its performer (the worker's pool, in the cluster and in the simulator) offers what arrives on the inputs,
+calls `run` when the task has something to do, and empties the outlets after each call. The task decides all
+but the moment, which is the performer's.
 
 A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `intake` (inputs in
 turn), `reading` (the splits of a source), `departures` (the way out), `snapshots` (barriers and their
@@ -24,10 +24,7 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.commit import Committer
-from crosscut.protocol.events import (
-    BarrierArrived,
-    CommitAuthorised,
-)
+from crosscut.protocol.events import BarrierArrived, CommitAuthorised
 from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.measures import Letter, Reading
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
@@ -77,7 +74,7 @@ class Task:
         replayed_first: See `Intake`. Watermarks that come from there are the task's own.
 
     Attributes:
-        outlets: Work for the driver, after any call.
+        outlets: Work for the performer, after any call.
         intake: The inputs.
         chain: The operators at work.
         departures: The way out.
@@ -184,7 +181,7 @@ class Task:
             is_source=splits is not None,
         )
 
-    # Questions of the driver.
+    # Questions of the performer.
 
     @property
     def is_source(self) -> bool:
@@ -295,7 +292,7 @@ class Task:
         """How far it is, for its group; None: it is in none."""
         return self._reading.reached if self._reading is not None else None
 
-    # Orders and news from the driver.
+    # Orders and news from the performer.
 
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add an item that arrived on an input, after everything that arrived there before.

@@ -63,7 +63,7 @@ class AlignedBarriers(SnapshotProtocol):
         if channel in self._delivered:
             raise ProtocolError(
                 f"barrier {checkpoint_id} on {channel}, which is blocked by barrier {self._aligning}: "
-                f"the driver must not deliver from a blocked channel"
+                f"the performer must not deliver from a blocked channel"
             )
         effects = self._give_up_logs(channel, checkpoint_id)
         if channel in self._logging.get(checkpoint_id, ()):

@@ -2,7 +2,7 @@
 
 A protocol is a machine per task and epoch. It is told of barriers, triggers and aborts, and of what
 became of the snapshot; it answers with effects. Records are none of its business, except that the
-driver asks two questions per batch: may this channel deliver (`is_blocked`), and does a snapshot have
+performer asks two questions per batch: may this channel deliver (`is_blocked`), and does a snapshot have
 to hold what it delivers (`logging`).
 """
 

@@ -11,7 +11,7 @@ ACM TOCS 3(1), 1985, section 3: the marker-sending and the marker-receiving rule
 4. writes state and logs when the last input has delivered the barrier.
 
 No input is ever blocked, so the snapshot takes no longer under back pressure. It is larger instead.
-Where the paper's processes record a channel when its marker *arrives*, so does this: the driver tells
+Where the paper's processes record a channel when its marker *arrives*, so does this: the performer tells
 of a barrier as soon as it is in user space, ahead of the records before it in the input queue; that is
 logged as well.
 
@@ -30,7 +30,7 @@ from crosscut.protocol.effects import (
 
 
 class UnalignedBarriers(SnapshotProtocol):
-    """Chandy-Lamport. The driver tells of barriers when they arrive, not when they are delivered."""
+    """Chandy-Lamport. The performer tells of barriers when they arrive, not when they are delivered."""
 
     def takes_on_arrival(self, channel: ChannelId, checkpoint_id: CheckpointId) -> bool:
         return True
