@@ -46,10 +46,11 @@ from crosscut.protocol.events import (
     TimerFired,
     WorkersEnded,
 )
-from crosscut.protocol.job.coordinator import CLAIM_ATTEMPTS_MAX, LIVENESS_TICKS
 from crosscut.protocol.job.entries import JobFinished, LogEntry, SegmentOpened
 from crosscut.protocol.job.job_log import UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX
 from crosscut.protocol.job.phases import DEPLOYED, Phase
+from crosscut.protocol.job.roster import LIVENESS_TICKS
 from crosscut.protocol.messages import (
     FailureCause,
     SnapshotAcknowledged,

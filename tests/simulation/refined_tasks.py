@@ -26,8 +26,9 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.task.channel_log import LoggedBatch, decoded_log, encoded_log
+from crosscut.task.channel_log import decoded_log, encoded_log
 from crosscut.task.inputs import InputQueue
+from crosscut.task.items import LoggedBatch
 from crosscut.task.requests import (
     CancelStore,
     CompleteState,

@@ -14,8 +14,8 @@ from crosscut.connectors.stage import Stage
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext
-from crosscut.protocol.job.entries import CheckpointCompleted, TaskSnapshot
-from crosscut.protocol.snapshots import PendingTransaction, Snapshot
+from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 
 LINEAGE = Lineage("a1")
 NOTHING, ONE, TWO, THREE = map(CheckpointId, range(4))

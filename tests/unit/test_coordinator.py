@@ -73,14 +73,8 @@ from crosscut.protocol.events import (
     Timer,
     WorkersEnded,
 )
-from crosscut.protocol.job.coordinator import (
-    CLAIM_ATTEMPTS_MAX,
-    LIVENESS_TICKS,
-    Coordinator,
-    Phase,
-    Termination,
-)
-from crosscut.protocol.job.end_of_input import Component
+from crosscut.protocol.job.coordinator import Coordinator, Phase
+from crosscut.protocol.job.end_of_input import Component, Termination
 from crosscut.protocol.job.entries import (
     CHECKPOINT_IDS_LEAD_MAX,
     JobFinished,
@@ -90,7 +84,9 @@ from crosscut.protocol.job.entries import (
 )
 from crosscut.protocol.job.identity import Claimant
 from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX
 from crosscut.protocol.job.recovery import Predecessor
+from crosscut.protocol.job.roster import LIVENESS_TICKS
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
     AbortCheckpoint,

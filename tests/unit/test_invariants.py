@@ -23,7 +23,8 @@ from crosscut.graph.specs import JobGraph
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import BrokenInvariant, CutJudged, EntryAppended
-from crosscut.protocol.job.coordinator import Phase, Termination
+from crosscut.protocol.job.coordinator import Phase
+from crosscut.protocol.job.end_of_input import Termination
 from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
 from crosscut.protocol.messages import FailureCause, ShutDown, SourceDrained
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot

@@ -19,7 +19,8 @@ from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.coordinator import Coordinator
-from crosscut.protocol.messages import AlignSources, SlowestSource, Snapshot, SourceReached, SourcesReached
+from crosscut.protocol.messages import AlignSources, SlowestSource, SourceReached, SourcesReached
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
 from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.requests import StoreFrozen

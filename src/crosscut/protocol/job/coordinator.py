@@ -25,10 +25,10 @@ from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, Job
 from crosscut.protocol.job.finding import Search, SplitFinding
 from crosscut.protocol.job.gathering import Gathering
 from crosscut.protocol.job.job_log import Durable, LogEvent
-from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX, Claiming, NoCheckpoint, Ownership, Stale
+from crosscut.protocol.job.ownership import Claiming, NoCheckpoint, Ownership, Stale
 from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
 from crosscut.protocol.job.restarts import Failures
-from crosscut.protocol.job.roster import LIVENESS_TICKS, Identity, Roster
+from crosscut.protocol.job.roster import Identity, Roster
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
@@ -52,7 +52,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.source_groups import SourceGroups
 
-__all__ = ["CLAIM_ATTEMPTS_MAX", "LIVENESS_TICKS", "Coordinator", "JobTerms", "Phase", "Termination"]
+__all__ = ["Coordinator", "JobTerms", "Phase"]
 
 
 class Coordinator:
