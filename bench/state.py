@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -33,6 +33,7 @@ import crosscut as cc
 from bench.rates import measured
 from bench.recovery import wait_until
 from bench.throughput import Discard, first
+from crosscut.driver.traces import CheckpointTrace, FailoverTrace
 from crosscut.settings import BackendName
 from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES
 
@@ -101,7 +102,7 @@ def run(
     workload: str,
     keys: int,
     seconds: float,
-    kill: bool,
+    kills: int,
     backend: BackendName,
     operator: str = "count",
     memory_bytes: int = 0,
@@ -116,6 +117,7 @@ def run(
         checkpoint_dir=directory,
         checkpoint_interval="1s",
         heartbeat_timeout="4s",
+        restart=cc.Restart(failures=kills + 1),
         state_backend=backend,
         state_cache_bytes=cache_bytes,
     )
@@ -127,15 +129,16 @@ def run(
             limit_memory(job, memory_bytes)
             if job.wait(0.1) or time.monotonic() > began + 1_800:
                 raise SystemExit("the keys did not all come")
-        until_complete = job.report().checkpoints_completed + 1
-        wait_until(job, lambda status: status.checkpoints_completed >= until_complete)
+        wait_for_checkpoints(job)
         first_id = job.checkpoints()[-1].checkpoint_id
         rates = measured(job, seconds)
         checkpoints = [one for one in job.checkpoints() if one.checkpoint_id > first_id]
+        traces = [one for one in job.metrics().checkpoints if one.checkpoint_id > first_id]
         memory = sum(resident_bytes(worker.pid) for worker in job.workers())
         state_keys = job.report().state_keys
         state_bytes = checkpoints[-1].state_bytes if checkpoints else 0
-        flowing_s = seconds_to_flowing(job) if kill else None
+        flowing = [seconds_to_flowing(job) for _ in range(kills)]
+        failovers = job.metrics().failovers
         if rescale:
             job.cancel()
             asked = time.monotonic()
@@ -160,11 +163,14 @@ def run(
         "median_checkpoint_ms": statistics.median(one.duration_ms for one in checkpoints)
         if checkpoints
         else 0,
+        "longest": steps_of(max(traces, key=lambda one: one.duration_ms)) if traces else {},
         "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
         "resident_bytes_per_key": round(memory / keys),
         "state_keys": state_keys,
         "state_bytes": state_bytes,
-        "kill_to_flowing_s": flowing_s,
+        "kill_to_flowing_s": statistics.median(flowing) if flowing else None,
+        "kills_to_flowing_s": flowing,
+        "failovers": [steps_of(one) for one in failovers],
         **(
             {"rescaled_to": rescale, "rescaled_s": rescaled_s, "rescaled_keys": rescaled_keys}
             if rescale
@@ -187,8 +193,20 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def wait_for_checkpoints(job: Any, count: int = 1) -> None:
+    """Wait until so many more checkpoints have completed."""
+    until = job.report().checkpoints_completed + count
+    wait_until(job, lambda status: status.checkpoints_completed >= until)
+
+
+def steps_of(trace: CheckpointTrace | FailoverTrace) -> dict[str, float]:
+    """Return what took how many milliseconds."""
+    return {name: round(value, 1) for name, value in asdict(trace).items() if name.endswith("_ms") and value}
+
+
 def seconds_to_flowing(job: Any) -> float:
-    """Kill a worker; return the seconds until records flow again."""
+    """Kill a worker once a checkpoint has completed; return the seconds until records flow again."""
+    wait_for_checkpoints(job)
     recovered = len(job.report().recoveries)
     killed_ns = time.monotonic_ns()
     os.kill(job.workers()[1].pid, signal.SIGKILL)
@@ -206,16 +224,17 @@ def main() -> None:
     parser.add_argument("--memory-bytes", type=int, default=0)
     parser.add_argument("--cache-bytes", type=int, default=BLOCK_CACHE_BYTES)
     parser.add_argument("--rescale", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=1, help="of a worker, where all keys change")
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     wanted = product(options.keys, options.workload, options.backend, options.operator)
     for keys, workload, backend, operator in wanted:
-        kill = workload == "uniform"
+        kills = options.kills if workload == "uniform" else 0
         result = run(
             workload,
             keys,
             options.seconds,
-            kill,
+            kills,
             backend,
             operator,
             options.memory_bytes,
