@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from tests.simulation.conversation import K0, K1, S0, S1, Talk, at, registration
+from tests.simulation.conversation import K0, K1, S0, S1, Talk, at, claim, registration
 
 from crosscut.driver.status import (
     RATE_WINDOW_S,
@@ -17,16 +18,17 @@ from crosscut.driver.status import (
     build_status,
     checkpoint_status,
 )
-from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.ids import AttemptId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import (
     CancelRequested,
     EntryAppended,
     LinkOpened,
+    LogTailRead,
     MessageReceived,
     StopRequested,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.entries import CheckpointCompleted, SegmentOpened
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskStatistics, WorkerHeartbeat
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 
@@ -88,6 +90,53 @@ def test_counters_go_on_from_the_checkpoint_and_end_with_the_last_one() -> None:
     assert {one.task: (one.records_in, one.records_out) for one in status.tasks} == dict.fromkeys(
         (S0, K0, S1, K1), (10, 9)
     )
+
+
+def goes_on_from(before: int) -> Talk:
+    """A job of two tasks a vertex is about to be told of those that run; its checkpoint is one of `before`.
+
+    Of these each source has read 10 records, and each of the others has 3 rows.
+    """
+    old = claim(driver="driver 0")
+    snapshots = tuple(
+        TaskSnapshot(
+            TaskId(vertex, index), Snapshot(records_in=10, state_keys=0 if vertex == "numbers" else 3)
+        )
+        for vertex in (S0.vertex, K0.vertex)
+        for index in range(before)
+    )
+    checkpoint = CheckpointCompleted(Epoch(1), CheckpointId(1), snapshots)
+    talk = Talk()
+    talk.hear(
+        LogTailRead(((at(1), SegmentOpened(replace(old, parallelism=before), None)), (at(2), checkpoint)))
+    )
+    talk.hear(EntryAppended(at(3)), EntryAppended(LogIndex(2, 0)))
+    talk.register()
+    talk.ready(2)
+    assert (talk.coordinator.phase.name, talk.coordinator.epoch) == ("RUNNING", 2)
+    return talk
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_at_another_parallelism_a_vertex_is_as_in_the_checkpoint_until_all_its_tasks_have_spoken(
+    before: int,
+) -> None:
+    """Its tasks are others: counters of the checkpoint would be added to theirs, or stand for them."""
+    talk, seen = goes_on_from(before), Observations()
+    assert (status_of(talk, seen).records_read, status_of(talk, seen).state_keys) == (10 * before, 3 * before)
+    seen.workers[WorkerIndex(0)] = (Epoch(2), (statistics(S0, 200), statistics(K0, 7)))
+    status = status_of(talk, seen)
+    assert (status.records_read, status.state_keys) == (10 * before, 3 * before)
+    seen.workers[WorkerIndex(1)] = (Epoch(2), (statistics(S1, 300),))
+    status = status_of(talk, seen)
+    assert (status.records_read, status.state_keys) == (500, 4 + 3 * before)
+    seen.workers[WorkerIndex(1)] = (Epoch(2), (statistics(S1, 300), statistics(K1, 8)))
+    status = status_of(talk, seen)
+    assert (status.records_read, status.state_keys) == (500, 8)
+    assert sorted(map(str, (one.task for one in status.tasks))) == sorted(map(str, (S0, S1, K0, K1)))
+    talk.hear(CancelRequested())
+    status = status_of(talk, seen)
+    assert (status.phase, status.records_read, status.state_keys) == ("ended", 10 * before, 3 * before)
 
 
 def test_a_heartbeat_of_another_epoch_is_nothing_that_was_dropped() -> None:

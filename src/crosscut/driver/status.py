@@ -16,6 +16,7 @@ from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import Coordinator, Phase
 from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.rescaling import parallelism_of
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
 from crosscut.protocol.snapshots import TaskSnapshot
 
@@ -194,6 +195,9 @@ class Observations:
 
         While the job runs, from what the workers have said in this epoch; before that, from the checkpoint
         that it goes back to; and once it is over, from the one that the next start would go on from.
+
+        At another parallelism its tasks are not those of the checkpoint, and nobody knows how many rows each
+        takes over: of a vertex they count together, until all that it has now have said something.
         """
         said: dict[TaskId, TaskStatistics] = {}
         if coordinator.phase is not Phase.ENDED:
@@ -201,7 +205,14 @@ class Observations:
                 if epoch == coordinator.epoch:
                     said |= {one.task: one for one in tasks}
         completed = coordinator.completed
-        kept = {} if completed is None else {one.task: _counted(one) for one in completed.snapshots}
+        if completed is None:
+            return tuple(said.values())
+        kept = {one.task: _counted(one) for one in completed.snapshots}
+        parallelism = coordinator.roster.parallelism
+        if parallelism != parallelism_of(completed):
+            spoken = Counter(one.vertex for one in said)
+            said = {task: one for task, one in said.items() if spoken[task.vertex] == parallelism}
+            kept = {task: one for task, one in kept.items() if spoken[task.vertex] != parallelism}
         return tuple((kept | said).values())
 
     def heard(
@@ -265,7 +276,9 @@ def _counted(one: TaskSnapshot) -> TaskStatistics:
 
 def records_read(tasks: Iterable[TaskStatistics], sources: frozenset[TaskId]) -> int:
     """Return how many records the sources have read."""
-    return sum(one.records_in for one in tasks if one.task in sources)
+    # Tasks of another parallelism are among them: the vertex counts.
+    vertices = {one.vertex for one in sources}
+    return sum(one.records_in for one in tasks if one.task.vertex in vertices)
 
 
 def checkpoint_status(entry: CheckpointCompleted) -> CheckpointStatus:

@@ -116,7 +116,7 @@ class Roster:
     """
 
     def __init__(self, parallelism: int, heartbeat_timeout_ms: int) -> None:
-        self._parallelism = parallelism
+        self.parallelism = parallelism
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self.held: dict[WorkerIndex, Place] = {}
         self.reserve: dict[WorkerIndex, Place] = {}
@@ -133,7 +133,7 @@ class Roster:
     @property
     def is_full(self) -> bool:
         """Whether every place is held."""
-        return len(self.held) == self._parallelism
+        return len(self.held) == self.parallelism
 
     def everybody(self) -> list[Place]:
         """Return the holders by index, then those in reserve."""
@@ -189,14 +189,14 @@ class Roster:
 
         A place that somebody holds does not need that attempt, and must not be spoken for by it.
         """
-        if self.knows(link) or message.worker in self.held or not 0 <= message.worker < self._parallelism:
+        if self.knows(link) or message.worker in self.held or not 0 <= message.worker < self.parallelism:
             return False
         del self._proven[link]
         return True
 
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         """Give `newcomer` the place it asks for, or keep it in reserve, or turn it away."""
-        decision = admission(newcomer, self._parallelism, self.held, self.reserve)
+        decision = admission(newcomer, self.parallelism, self.held, self.reserve)
         match decision:
             case Admit():
                 self._hold(newcomer.worker, Place(link, newcomer))
@@ -228,8 +228,8 @@ class Roster:
         Links keep the order of messages: nobody is told twice where a peer can be reached. Nor is anybody
         told of those below: of two workers the one with the lower index connects.
         """
-        snapshots = by_worker(restored.snapshots, self._parallelism)
-        retired = by_worker(restored.retired, self._parallelism)
+        snapshots = by_worker(restored.snapshots, self.parallelism)
+        retired = by_worker(restored.retired, self.parallelism)
         assigned: dict[int, list[SplitAssignment]] = {}
         for split in splits:
             assigned.setdefault(split.task.index, []).append(split)
@@ -259,7 +259,7 @@ class Roster:
         """Return why the job can't start: not every place is held."""
         known = "" if slots is None else f"; Spark has {slots} slots in all"
         return (
-            f"{len(self.held)} of {self._parallelism} workers registered within "
+            f"{len(self.held)} of {self.parallelism} workers registered within "
             f"start_timeout={start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
             f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
         )
@@ -268,7 +268,7 @@ class Roster:
         """Return why the epoch can't start: every place is held, but not everybody is `ready`."""
         missing = sorted(self.held.keys() - ready)
         return (
-            f"restoring took too long: of {self._parallelism} workers, all of them registered, {missing} had "
+            f"restoring took too long: of {self.parallelism} workers, all of them registered, {missing} had "
             f"not restored their tasks and connected within another "
             f"start_timeout={start_timeout_ms / 1000:g} s; raise start_timeout if there is that much state "
             f"to load"
