@@ -5,6 +5,9 @@ value state; `bytes` keeps 100 bytes for each key. `--memory-bytes` limits what 
 `--cache-bytes` is what of it is for blocks of RocksDB, and `--rescale` goes on at another parallelism at the
 end.
 
+Memory a key is what the processes have resident, how much of that has come since they were empty, and what
+the job itself says that its state takes.
+
 `uniform`: every key changes, in turn. `hot`: all keys have been counted once, and from then on 1,000 of
 them change. Prints a JSON line for each: records/s once all keys are there, how long checkpoints take,
 memory for each key, and the time from SIGKILL of a worker until records flow again.
@@ -124,6 +127,8 @@ def run(
     job = flow.start(settings)
     try:
         began = time.monotonic()
+        wait_until(job, lambda status: status.phase == "running")
+        empty = sum(resident_bytes(worker.pid) for worker in job.workers())
         # Not the records alone: two sources need not be as fast as each other.
         while job.progress()["records_read"] < keys * 1.2 or job.report().state_keys < keys:
             limit_memory(job, memory_bytes)
@@ -135,7 +140,7 @@ def run(
         checkpoints = [one for one in job.checkpoints() if one.checkpoint_id > first_id]
         traces = [one for one in job.metrics().checkpoints if one.checkpoint_id > first_id]
         memory = sum(resident_bytes(worker.pid) for worker in job.workers())
-        state_keys = job.report().state_keys
+        state_keys, estimated = job.report().state_keys, job.report().state_memory_bytes
         state_bytes = checkpoints[-1].state_bytes if checkpoints else 0
         flowing = [seconds_to_flowing(job) for _ in range(kills)]
         failovers = job.metrics().failovers
@@ -166,6 +171,8 @@ def run(
         "longest": steps_of(max(traces, key=lambda one: one.duration_ms)) if traces else {},
         "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
         "resident_bytes_per_key": round(memory / keys),
+        "resident_more_per_key": round((memory - empty) / keys),
+        "estimated_bytes_per_key": round(estimated / keys),
         "state_keys": state_keys,
         "state_bytes": state_bytes,
         "kill_to_flowing_s": statistics.median(flowing) if flowing else None,

@@ -17,7 +17,7 @@ from crosscut.driver.plain import plain
 from crosscut.driver.status import Observations, build_status
 from crosscut.driver.traces import CheckpointTraces
 from crosscut.driver.watching import LETTERS_MAX, Seen
-from crosscut.ids import CheckpointId, Epoch, VertexId
+from crosscut.ids import CheckpointId, Epoch, VertexId, WorkerIndex
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.events import (
     CancelRequested,
@@ -273,6 +273,22 @@ def test_rates_stand_on_the_edges_and_the_bottleneck_has_a_name() -> None:
     assert metrics.bottleneck is not None and metrics.bottleneck.vertex == VertexId("out")
     assert out.records_in_per_second == 100.0
     assert json.loads(json.dumps(metrics.as_dict()))["vertices"][1]["is_bottleneck"] is True
+
+
+def test_the_memory_of_state_goes_from_the_tasks_to_the_status_and_to_the_pages() -> None:
+    talk = Watched()
+    talk.running()
+    seen = Observations()
+    for index, (source, keyed, size) in enumerate(((S0, K0, 1_000), (S1, K1, 2_500))):
+        said = (TaskStatistics(source), TaskStatistics(keyed, state_keys=10, state_memory_bytes=size))
+        seen.workers[WorkerIndex(index)] = (E1, said)
+    status = build_status("a job", talk.coordinator, seen, frozenset((S0, S1)))
+    assert status.state_memory_bytes == 3_500
+    metrics = build_metrics(graph(), status, "running", talk.watching.seen(), None, {}, WALL_MS)
+    found = json.loads(json.dumps(metrics.as_dict()))
+    assert found["summary"]["state_memory_bytes"] == 3_500
+    assert [one["state_memory_bytes"] for one in found["vertices"]] == [0, 3_500]
+    assert [one["state_memory_bytes"] for one in found["tasks"]] == [0, 0, 1_000, 2_500]
 
 
 def test_watermarks_have_a_delay_only_as_long_as_there_is_a_time_to_wait_for() -> None:

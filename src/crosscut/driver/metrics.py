@@ -33,6 +33,7 @@ class TaskMetrics:
 
     Attributes:
         state_bytes: Of its part of the newest checkpoint.
+        state_memory_bytes: About how much memory its keyed state takes.
         watermark: In milliseconds since 1970, None if there is none.
         watermark_delay_ms: How far it is behind the driver's clock.
         barrier: The newest checkpoint whose barrier has come to it, in this epoch; 0: none yet.
@@ -48,6 +49,7 @@ class TaskMetrics:
     spilled_bytes: int
     state_rows: int
     state_bytes: int
+    state_memory_bytes: int
     timers: int
     watermark: int | None
     watermark_delay_ms: int | None
@@ -89,6 +91,7 @@ class VertexMetrics:
     spilled_bytes: int
     state_rows: int
     state_bytes: int
+    state_memory_bytes: int
     timers: int
     watermark: int | None
     watermark_delay_ms: int | None
@@ -225,6 +228,7 @@ def _task(one: TaskStatistics, seen: Seen, state_bytes: int, now_ms: int) -> Tas
         spilled_bytes=one.spilled_bytes,
         state_rows=one.state_keys,
         state_bytes=state_bytes,
+        state_memory_bytes=one.state_memory_bytes,
         timers=one.timers,
         watermark=one.watermark,
         watermark_delay_ms=_delay_ms(one.watermark, now_ms),
@@ -311,6 +315,7 @@ def _vertex(vertex: Vertex, tasks: list[TaskMetrics], is_bottleneck: bool) -> Ve
         spilled_bytes=sum(one.spilled_bytes for one in tasks),
         state_rows=sum(one.state_rows for one in tasks),
         state_bytes=sum(one.state_bytes for one in tasks),
+        state_memory_bytes=sum(one.state_memory_bytes for one in tasks),
         timers=sum(one.timers for one in tasks),
         watermark=min(known) if known and len(known) == len(watermarks) else None,
         watermark_delay_ms=max(delays, default=None),

@@ -81,6 +81,8 @@ class JobStatus:
         tasks: Counters of each task, which go back and on likewise.
         state_keys: Rows of keyed state in all tasks: one for each key that has a value; in a process one for
             each of its states in which the key has one, and for each entry of a map.
+        state_memory_bytes: Memory that keyed state takes in all tasks, by a sample of its rows; see
+            `crosscut.state.memory`. 0: no task has said.
         dropped: Messages that came late or again, and therefore had no effect, by reason. Harmless; after
             a failover there are always some.
         last_failure: Why the job went to a new epoch the last time, "" if that is long ago.
@@ -140,6 +142,7 @@ class JobStatus:
     refused_peers: dict[str, int] = field(default_factory=dict)
     resumes_from: int | None = None
     cause: str = ""
+    state_memory_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -353,6 +356,7 @@ def build_status(
         records_read=records_read(tasks, sources),
         records_per_second=seen.rate() if coordinator.phase is Phase.RUNNING else 0.0,
         state_keys=sum(one.state_keys for one in tasks),
+        state_memory_bytes=sum(one.state_memory_bytes for one in tasks),
         queued_records=sum(one.queued_records for one in tasks),
         spilled_bytes=sum(one.spilled_bytes for one in tasks),
         late_records=sum(one.late_records for one in tasks),

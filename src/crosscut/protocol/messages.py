@@ -183,6 +183,7 @@ class TaskStatistics:
         latencies: By the name of each source, how long its records took to get here, in seconds; None: as
             they were said last in this epoch, or none.
         letters: Dead letters, the newest of those since some were said last.
+        state_memory_bytes: Memory that its keyed state takes, as estimated by a sample of the rows.
     """
 
     task: TaskId
@@ -208,6 +209,7 @@ class TaskStatistics:
     captured: CheckpointId = CheckpointId(0)
     letters: tuple[Letter, ...] = ()
     latencies: tuple[Reading, ...] | None = None
+    state_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

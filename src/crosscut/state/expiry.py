@@ -6,6 +6,7 @@ remembered again, and what is found under the older time then is not due.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
@@ -41,6 +42,10 @@ class Expiry(Protocol):
     @property
     def next_ms(self) -> int | None:
         """From what time on `due` may return some; None: not before a row is written."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory it takes, without the rows themselves."""
 
     def reset(self) -> None:
         """The table has other rows now, or none: `note` will be called for them, or is not needed."""
@@ -86,6 +91,10 @@ class ExpiryInMemory:
     def _over_ms(self, slot: int) -> int:
         return (slot + 1) * self._width_ms + self.ttl_ms
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(sys.getsizeof, self._slots.values()))
+
     def reset(self) -> None:
         self._slots.clear()
         self._order.clear()
@@ -124,6 +133,8 @@ class ExpiryByScan:
     @property
     def next_ms(self) -> int | None:
         return 0 if self._scan is not None or self._next_ms is None else self._next_ms
+
+    size_bytes = 0
 
     def reset(self) -> None:
         self._scan = self._next_ms = None

@@ -54,6 +54,11 @@ class KeyedState:
         return sum(map(len, self.tables.values()))
 
     @property
+    def outside_bytes(self) -> int:
+        """Memory that it takes outside of its tables."""
+        return 0
+
+    @property
     def values(self) -> Layer:
         """`Table.values` of the table `MAIN`."""
         return self.main.values

@@ -8,16 +8,21 @@ stores and restores that row, whatever else the key has.
 from __future__ import annotations
 
 import pickle  # noqa: S403 - names are put in order by it, nothing is loaded
+import sys
 from collections.abc import Iterable
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 from crosscut.errors import FlowError, InternalError
 from crosscut.ids import CheckpointId
 from crosscut.keys import encoded_key, plain_key
 from crosscut.state.encoding import DELETED
+from crosscut.state.memory import Held
 from crosscut.state.table import Table
 
+NAMES_SAMPLED = 16
+"""Of so many keys the names are looked at to tell how much memory those of all take."""
 PICKLED = b"p"
 """Begins the bytes of a name that can't be a key."""
 
@@ -39,6 +44,16 @@ class NamedTable(Table):
     def lists_names(self) -> bool:
         """Whether `names` may be asked for."""
         return self._names is not None
+
+    @property
+    def held(self) -> Held:
+        """See `Table.held`."""
+        held = super().held
+        if not self._names:
+            return held
+        some = list(map(sys.getsizeof, islice(reversed(self._names.values()), NAMES_SAMPLED)))
+        sets = sum(some) * len(self._names) // len(some)
+        return held._replace(structure_bytes=held.structure_bytes + sys.getsizeof(self._names) + sets)
 
     def names(self, key: Any) -> list[Any]:
         """Return the names under which `key` has values, always in the same order.

@@ -13,6 +13,7 @@ that were given after the checkpoint.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,11 +38,14 @@ from crosscut.state.encoding import (
     take_in_keys,
     unstorable,
 )
+from crosscut.state.memory import SLOT_BYTES, Held
 from crosscut.state.slot_parts import Choice, SlotPart, SlotParts, choose
 from crosscut.state.table import Layer, Table, can_be_changed
 
 SLOTS_PER_BLOCK = 1_000
 """Rows that are encoded or forgotten in one step."""
+
+_SAMPLE_STEP = 7_919
 
 _ABSENT: Any = object()
 _NONE = CheckpointId(0)
@@ -140,6 +144,7 @@ class SlotTable(Table):
         self._parts: SlotParts = SlotParts()
         self._plans: dict[CheckpointId, _Plan] = {}
         self._given_from = 0
+        self._sampled = 0
         self.expiry = None
 
     def __len__(self) -> int:
@@ -275,6 +280,29 @@ class SlotTable(Table):
         """See `Table.peek`."""
         slot = self._index.get(key)
         return _ABSENT if slot is None else self._values[slot]
+
+    # How much memory it takes.
+
+    @property
+    def held(self) -> Held:
+        """See `Table.held`."""
+        changes = [self._changes, *(one for _, one in self._frozen)]
+        lists: list[Any] = [self._index, self._index.names, self._values, self._unchanged]
+        lists += [each for one in changes for each in (one.slots, one.olds)]
+        lists += [one.rows for one in self._parts.known()]
+        rows = len(self._values)
+        structures = sum(map(sys.getsizeof, lists)) + SLOT_BYTES * rows
+        # Those that are new since the base had no value before.
+        olds = sum(len(one.olds) for one in changes) - (rows - self._base_count)
+        return Held(structures, rows, rows + max(0, olds))
+
+    def sample(self, count: int) -> tuple[list[Any], list[Any]]:
+        """See `Table.sample`; they are of anywhere."""
+        self._sampled += 1
+        step = max(1, len(self._values) // count)
+        # Others each time.
+        some = range(self._sampled * _SAMPLE_STEP % step, len(self._values), step)[:count]
+        return _at(some, self._index.names), _at(some, self._values)
 
     # At barriers.
 

@@ -16,6 +16,7 @@ has changed: so a new part can replace several old ones, without reading them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from itertools import chain, filterfalse, islice, repeat
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in
 from crosscut.state.expiry import Expiry, ExpiryInMemory
+from crosscut.state.memory import Held
 from crosscut.state.written import Written, WrittenParts
 
 _ABSENT: Any = object()
@@ -240,6 +242,30 @@ class Table:
         """Return the value of a key that has one, to be looked at only: it may belong to a checkpoint."""
         value = self.values.get(key, _ABSENT)
         return self._below(key) if value is _ABSENT else value
+
+    # How much memory it takes: see `crosscut.state.memory`.
+
+    @property
+    def held(self) -> Held:
+        """What it has in memory."""
+        layers = [self._base, *self._frozen_layers(), self.values]
+        rows = sum(map(len, layers))
+        parts = sum(sys.getsizeof(one.rows) for one in self._parts.known())
+        expiry = self.expiry.size_bytes if self.expiry is not None else 0
+        return Held(sum(map(sys.getsizeof, layers)) + parts + expiry, rows, rows)
+
+    def sample(self, count: int) -> tuple[list[Any], list[Any]]:
+        """Return the keys and values of about so many rows, half of them of what has changed of late.
+
+        The others are those that came last: at the beginning of a dict may be any number of gaps.
+        """
+        newest: dict[Any, Any] = next((one for one in (self.values, *self._frozen_layers()) if one), {})
+        half = count // 2
+        some = [row for layer in (newest, self._base) for row in islice(reversed(layer.items()), half)]
+        return [key for key, _ in some], [value for _, value in some]
+
+    def _frozen_layers(self) -> list[Layer]:
+        return [layer for _, layer in reversed(self._frozen)]
 
     # At barriers.
 

@@ -76,6 +76,11 @@ class WrittenParts(Generic[W]):
             older = None if self._newest is None else self._going_with(written, self._newest)
         return None if older is None else [*older, written]
 
+    def known(self) -> list[W]:
+        """Return all parts whose rows are remembered here."""
+        several = [self._newest or (), self._encoded.values(), *(one or () for one in self._older.values())]
+        return list({id(one): one for some in several for one in some}.values())
+
     def after(self, since: CheckpointId, on: CheckpointId) -> list[W]:
         """Return the parts of the complete checkpoint `on` that were written after `since`, newest first."""
         return [one for one in reversed(self.of(on) or ()) if one.checkpoint_id > since]

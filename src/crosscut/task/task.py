@@ -251,6 +251,7 @@ class Task:
         readings: tuple[Reading, ...] | None = None,
         letters: tuple[Letter, ...] = (),
         latencies: tuple[Reading, ...] | None = None,
+        state_memory_bytes: int = 0,
     ) -> TaskStatistics:
         """Return the counters and the length of the queues, and with them what else is said of the task."""
         is_over = self._ending.is_forwarded
@@ -280,6 +281,7 @@ class Task:
             captured=self.snapshots.newest_captured,
             letters=letters,
             latencies=latencies,
+            state_memory_bytes=state_memory_bytes,
         )
 
     @property

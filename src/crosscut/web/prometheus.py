@@ -28,6 +28,12 @@ _OF_VERTEX: tuple[tuple[type[Metric], str, str, Value], ...] = (
     (CounterMetricFamily, "dead_letters", "Records set aside", lambda v: v.dead_letters),
     (GaugeMetricFamily, "state_rows", "Rows of keyed state", lambda v: v.state_rows),
     (GaugeMetricFamily, "state_bytes", "Of the newest checkpoint", lambda v: v.state_bytes),
+    (
+        GaugeMetricFamily,
+        "state_memory_bytes",
+        "About how much memory keyed state takes",
+        lambda v: v.state_memory_bytes,
+    ),
     (GaugeMetricFamily, "timers", "Timers that are set", lambda v: v.timers),
     (GaugeMetricFamily, "lag_records", "Records that wait in the splits of a source", lambda v: v.lag),
     (GaugeMetricFamily, "lag_seconds", "In how long they will be read", lambda v: v.lag_seconds),

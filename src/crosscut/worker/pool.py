@@ -63,6 +63,7 @@ class TaskPool:
         marks_every_ms: That follow the records of a source, to tell how long they take; 0: none.
         pace_of: How much a task takes at a time; one that was there before goes on as it did.
         slices: Is told of each slice of work.
+        weighs_state: Whether to estimate how much memory states take.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class TaskPool:
         marks_every_ms: float = 0,
         pace_of: Callable[[TaskId], Pace] | None = None,
         slices: Slices = _UNWATCHED,
+        weighs_state: bool = True,
     ) -> None:
         self.epoch = epoch
         self.store = store
@@ -95,6 +97,7 @@ class TaskPool:
         self.marks_every_ns = int(marks_every_ms * 1e6)
         self.pace_of = pace_of or (lambda task: AdaptivePace(batch_rows))
         self.slices = slices
+        self.weighs_state = weighs_state
         self.failpoints = failpoints
         self.report = report
         self.is_over = False

@@ -12,6 +12,7 @@ from crosscut.interfaces import SinkWriter
 from crosscut.protocol.measures import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
+from crosscut.state.memory import StateMemory
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
@@ -54,6 +55,7 @@ class TaskRunner:
         self._readings_said = ReadingsSaid()
         self._letters_ns = -LOOK_EVERY_NS
         self._latencies = Latencies()
+        self._memory = StateMemory(state if pool.weighs_state else None)
         self._mark_due_ns = 0 if task.is_source and pool.marks_every_ns else sys.maxsize
 
     def can_run(self, now_ns: int) -> bool:
@@ -90,6 +92,7 @@ class TaskRunner:
             readings=said.news(now_ns, task.chain.readings) if is_due else None,
             letters=self._letters(now_ns),
             latencies=self._latencies.news(now_ns, is_over=task.is_over),
+            state_memory_bytes=self._memory.size_bytes(now_ns),
         )
 
     def _letters(self, now_ns: int) -> tuple[Letter, ...]:

@@ -106,6 +106,7 @@ class Surroundings:
         piece_bytes: Of one channel, before it is another channel's turn on the same connection.
         backend: Where keyed state is kept.
         lines: What is logged here; None: nobody is told.
+        weighs_state: Whether to estimate how much memory states take. It differs from process to process.
     """
 
     graph: JobGraph
@@ -119,6 +120,7 @@ class Surroundings:
     piece_bytes: int = PIECE_BYTES_MAX
     backend: StateBackend = MEMORY
     lines: Lines | None = None
+    weighs_state: bool = True
 
 
 class Worker:
@@ -360,6 +362,7 @@ class Worker:
             start_thread=self._surroundings.start_thread,
             pace_of=self._pace_of,
             slices=self._process,
+            weighs_state=self._surroundings.weighs_state,
         )
         self._pool = pool
         self._spaces = self._surroundings.new_spaces()

@@ -46,6 +46,9 @@ def library() -> Any:
         ) from error
 
 
+_IN_MEMORY = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
+
+
 class Options:
     """What the databases of one process share: a cache for blocks.
 
@@ -114,6 +117,13 @@ class Database:
                 self._db = options.rocksdict.Rdict(directory, options.options, column_families=families)
         except Exception as error:  # The library raises plain exceptions.
             raise self._failed("open", error) from error
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory it takes, without the cache; 0 if it can't tell."""
+        with suppress(Exception), GATE:
+            return sum(self._db.property_int_value(name) or 0 for name in _IN_MEMORY)
+        return 0
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, None if it has none."""

@@ -123,6 +123,14 @@ class RocksState(KeyedState):
         # Of the others, only who asks for a row knows its name.
         self._maps = [named_tables[name] for name in maps]
 
+    @property
+    def outside_bytes(self) -> int:
+        """What RocksDB has in memory for this task: tables to be written, and what it knows of its files.
+
+        Its cache is one for all tasks of the worker, and its size is a setting.
+        """
+        return self._database.memory_bytes if self._database is not None else 0
+
     # What operators do.
 
     def fetch(self, keys: Sequence[Any], *, to_change: bool = False) -> None:

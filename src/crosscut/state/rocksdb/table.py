@@ -8,6 +8,7 @@ need is read from there at once (`fetch`), and what a barrier froze is written a
 from __future__ import annotations
 
 import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job log
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import filterfalse, islice
@@ -18,6 +19,7 @@ from crosscut.errors import InternalError, StateError
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import DELETED, loaded, owned_copy, unstorable
 from crosscut.state.expiry import ExpiryByScan
+from crosscut.state.memory import Held
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
 from crosscut.state.rocksdb.rows import HEAD_BYTES, RowIds
@@ -60,6 +62,11 @@ class StoredRows:
         self._id_bytes = 0
         self.row_bytes = 0
         """How long a row is with its value, about, by those that were written last; 0: none was."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the rows at hand take, without their keys."""
+        return sum(map(sys.getsizeof, (self.near, self._id_of))) + self._near_bytes + self._id_bytes
 
     def get(self, row: Any, default: Any = None) -> Any:
         """Return the value of a row, which is the caller's own, or `default`."""
@@ -312,6 +319,12 @@ class RocksTable(Table):
         if checkpoint_id:
             return max((at + 1 for at, n in enumerate(ids) if 0 < n <= checkpoint_id), default=0)
         return next((at for at, n in enumerate(ids) if n), len(ids))
+
+    @property
+    def held(self) -> Held:
+        """See `Table.held`: what is not on disk only."""
+        held = super().held
+        return held._replace(structure_bytes=held.structure_bytes + self.stored.memory_bytes)
 
     def abandon(self, checkpoint_id: CheckpointId) -> None:
         """The layer of `checkpoint_id` need not be told from later changes any more."""

@@ -159,6 +159,8 @@ class WorkerProcess(Process):
             lambda: DrawnPace(world.options.batch_rows, world.below),
             lambda: VirtualSpaces(world.options.spill_bytes),
             world.options.piece_bytes,
+            # It would not be the same when the world is run again.
+            weighs_state=False,
         )
         self.worker = WatchedWorker(self, world.plan(self.driver), surroundings)
         await self.worker.run()

@@ -1,0 +1,185 @@
+"""How much memory keyed state takes: its own structures exactly, its rows by a sample.
+
+A walk over all rows would stop the records, and what the process has resident is of everything in it. So
+some rows are looked at now and then, and all count as these do. The work has a bound, however large a value
+is, and no code of users is called for it: not `__sizeof__`, and none that going through an object of theirs
+might run.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from crosscut.state.keyed import KeyedState
+
+ROWS_SAMPLED = 16
+OBJECTS_PER_ROW = 32
+CHILDREN_SAMPLED = 16
+"""Of one container; the others count as these do."""
+EVERY_NS = 5_000_000_000
+"""Rows are looked at no more often."""
+SLOT_BYTES = 32
+"""A number that a key has."""
+
+_HEADER_BYTES = 16
+"""That the garbage collector, and the dict of an instance, have in front of an object each."""
+_HAS_HEADER = 1 << 14
+_HAS_ATTRIBUTES = 1 << 4
+_GRAIN = 16
+"""Memory is given out in multiples of that."""
+
+_bases = type.__dict__["__mro__"].__get__
+_names = type.__dict__["__dict__"].__get__
+_flags = type.__dict__["__flags__"].__get__
+_ELSEWHERE = (type, ModuleType, FunctionType, BuiltinFunctionType)
+
+
+class Held(NamedTuple):
+    """What a table has in memory.
+
+    Attributes:
+        structure_bytes: Of its dicts, lists, ...
+        key_count: Keys that these refer to.
+        value_count: Values, older ones that a checkpoint still needs among them.
+    """
+
+    structure_bytes: int
+    key_count: int
+    value_count: int
+
+
+class StateMemory:
+    """The memory of one task's state, measured anew now and then.
+
+    Args:
+        state: None: the task has none.
+    """
+
+    def __init__(self, state: KeyedState | None) -> None:
+        self._state = state
+        self._due_ns: int | None = None
+        self._outside_bytes = 0
+        # Of each table: bytes of a key and of a value.
+        self._rows: dict[str, tuple[float, float]] = {}
+
+    def size_bytes(self, now_ns: int) -> int:
+        """Return about how many bytes the state takes, at a reading of the clock; 0 if there is none."""
+        state = self._state
+        if state is None:
+            return 0
+        if self._due_ns is None or now_ns >= self._due_ns:
+            self._due_ns = now_ns + EVERY_NS
+            self._outside_bytes = state.outside_bytes
+            for name, table in state.tables.items():
+                keys, values = table.sample(ROWS_SAMPLED)
+                if keys:
+                    found = mean_bytes(keys, is_shared=False), mean_bytes(values)
+                    known = self._rows.get(name, found)
+                    self._rows[name] = _nearer(known[0], found[0]), _nearer(known[1], found[1])
+        total = float(self._outside_bytes)
+        for name, table in state.tables.items():
+            held = table.held
+            key, value = self._rows.get(name, (0.0, 0.0))
+            total += held.structure_bytes + key * held.key_count + value * held.value_count
+        return round(total)
+
+
+def _nearer(known: float, found: float) -> float:
+    """Rows may differ much: what was seen before counts as well."""
+    return known + (found - known) / 4
+
+
+def mean_bytes(objects: list[Any], *, is_shared: bool = True) -> float:
+    """Return how many bytes one of `objects` takes with all that it refers to, on the average.
+
+    What several refer to counts in equal shares.
+
+    Args:
+        is_shared: That counts for these objects themselves, too; else each is as if nobody else had it.
+    """
+    if not objects:
+        return 0.0
+    return sum(_deep(objects, i, is_shared=is_shared) for i in range(len(objects))) / len(objects)
+
+
+def _deep(objects: Sequence[Any], position: int, *, is_shared: bool) -> float:
+    first = _share(objects, position) if is_shared else 1.0
+    # Breadth first: what a bound leaves out is far down.
+    waiting = deque([(objects[position], first)])
+    total, left = 0.0, OBJECTS_PER_ROW
+    while waiting and left:
+        left -= 1
+        one, weight = waiting.popleft()
+        children, count = _children(one)
+        total += weight * _shallow(one, count)
+        if children:
+            each = weight * count / len(children)
+            # All shares first: from then on there are others that refer to them.
+            weights = [each * _share(children, i) for i in range(len(children))]
+            waiting.extend(
+                (child, weight)
+                for child, weight in zip(children, weights, strict=True)
+                if not issubclass(type(child), _ELSEWHERE)
+            )
+    return total
+
+
+def _share(objects: Sequence[Any], position: int) -> float:
+    """Return which part of an object is that of one who refers to it."""
+    # Without the list, and the argument.
+    return 1.0 / max(1, sys.getrefcount(objects[position]) - 2)
+
+
+def _children(one: Any) -> tuple[list[Any], int]:
+    """Return what an object refers to, or some of it, and how many that are."""
+    kind = type(one)
+    if kind in (str, bytes, int, float, bool, type(None)):
+        return [], 0
+    if issubclass(kind, list):
+        return _some(list.__len__(one), lambda step: list.__getitem__(one, slice(None, None, step)))
+    if issubclass(kind, tuple):
+        return _some(tuple.__len__(one), lambda step: list(tuple.__getitem__(one, slice(None, None, step))))
+    if issubclass(kind, dict):
+        some = [each for pair in islice(dict.items(one), CHILDREN_SAMPLED // 2) for each in pair]
+        return some, 2 * dict.__len__(one)
+    for several in (set, frozenset, deque):
+        if issubclass(kind, several):
+            return list(islice(several.__iter__(one), CHILDREN_SAMPLED)), several.__len__(one)
+    # Goes by what the collector sees: attributes and slots, without a word of the class.
+    found = [each for each in gc.get_referents(one) if each is not kind]
+    return found[:CHILDREN_SAMPLED], len(found)
+
+
+def _some(count: int, pick: Any) -> tuple[list[Any], int]:
+    return pick(max(1, -(-count // CHILDREN_SAMPLED))), count
+
+
+def _shallow(one: Any, child_count: int) -> int:
+    kind = type(one)
+    flags = _flags(kind)
+    size = _own_bytes(one)
+    if flags & _HAS_HEADER:
+        size += _HEADER_BYTES
+    if flags & _HAS_ATTRIBUTES:
+        # References to the values, which are apart from the object.
+        size += _HEADER_BYTES + _GRAIN + 8 * child_count
+    return -(-size // _GRAIN) * _GRAIN
+
+
+def _own_bytes(one: Any) -> int:
+    """Return what the nearest `__sizeof__` that is not written in Python says."""
+    return next(_answers(one), 0)
+
+
+def _answers(one: Any) -> Iterator[int]:
+    for base in _bases(type(one)):
+        method = _names(base).get("__sizeof__")
+        if type(method) is MethodDescriptorType:
+            yield method(one)
