@@ -54,7 +54,7 @@ async def connected(*_: Any) -> None:
 def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) -> Worker:
     nothing: Any = lambda *_: SimpleNamespace(close=lambda: None)  # noqa: E731
     process: Any = SimpleNamespace(
-        pid=1, is_orphaned=is_orphaned, watch=nothing, settle=nothing, processor_ns=time.process_time_ns
+        pid=1, is_orphaned=is_orphaned, watch=nothing, tidy=nothing, processor_ns=time.process_time_ns
     )
     graph = JobGraph("flow", (Vertex("first", ()),), (), 1, 8, "")
     store: Any = None

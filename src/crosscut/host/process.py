@@ -35,6 +35,12 @@ class Process(Slices, Protocol):
     def watch(self, timeout_s: float | None) -> None:
         """Begin to count anew how long the event loop has been held up; None: count no more."""
 
+    def tidy(self) -> None:
+        """The tasks of an epoch have ended: now is the time to look for garbage among what has lived long."""
+
+    def load(self) -> None:
+        """Tasks are going to be built, and state to be read: most of what comes now stays."""
+
     def settle(self) -> None:
         """Take what is alive now for long-lived: looking at it again and again would stop the records."""
 
@@ -113,10 +119,18 @@ class SystemProcess:
         self._looks_soon = again_ns <= self._watch.look_ns
         signal.setitimer(signal.ITIMER_REAL, again_ns / 1e9)
 
-    def settle(self) -> None:
+    def tidy(self) -> None:
+        # While others wait for a new worker, say: with millions of keys it takes a tenth of a second.
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+
+    def load(self) -> None:
+        gc.disable()
+
+    def settle(self) -> None:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager
@@ -136,6 +150,7 @@ def hosting_a_worker() -> Iterator[None]:
         yield
     finally:
         end_children()
+        gc.enable()
         gc.set_threshold(*thresholds)
         gc.unfreeze()
         for number, handler in previous.items():

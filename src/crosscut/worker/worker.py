@@ -330,6 +330,7 @@ class Worker:
     async def _end_tasks(self) -> None:
         await self._halt()
         self._obey(TasksEnded())
+        self._process.tidy()
 
     async def _halt(self) -> None:
         async with self._turns:
@@ -365,6 +366,7 @@ class Worker:
             weighs_state=self._surroundings.weighs_state,
         )
         self._pool = pool
+        self._process.load()
         self._spaces = self._surroundings.new_spaces()
         self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
 

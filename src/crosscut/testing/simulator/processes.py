@@ -221,8 +221,14 @@ class Process:
     def end_slice(self) -> None:
         """Likewise."""
 
-    def settle(self) -> None:
+    def tidy(self) -> None:
         """The garbage is the real process's affair."""
+
+    def load(self) -> None:
+        """Likewise."""
+
+    def settle(self) -> None:
+        """Likewise."""
 
     def monotonic_ns(self) -> int:
         """Return virtual time."""
