@@ -45,6 +45,7 @@ VALUE_BYTES = 100
 COUNT_BYTES = 8
 NOISE = random.Random(1).randbytes(1_000_000)
 HOT_KEYS = 1_000
+STEPS = ("alignment_ms", "freeze_ms", "store_ms", "append_ms")
 STEP = 7_919
 """A prime: keys come in no order, and each once before any comes again."""
 
@@ -168,6 +169,11 @@ def run(
         "median_checkpoint_ms": statistics.median(one.duration_ms for one in checkpoints)
         if checkpoints
         else 0,
+        "median_steps": {
+            name: round(statistics.median(getattr(one, name) for one in traces), 1) for name in STEPS
+        }
+        if traces
+        else {},
         "longest": steps_of(max(traces, key=lambda one: one.duration_ms)) if traces else {},
         "freeze_us": max((one.freeze_us for one in checkpoints), default=0),
         "resident_bytes_per_key": round(memory / keys),
