@@ -48,6 +48,7 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     listener = Heard()
     first.add_listener(listener)
     until(lambda: first.checkpoints() and first.progress()["records_read"] > 1_000, "records")
+    until(lambda: first.progress()["state_memory_bytes"] > 0, "what its state takes of the memory")
     tracker = started.spark.statusTracker()
 
     def stages() -> list[str]:

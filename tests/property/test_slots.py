@@ -30,7 +30,8 @@ from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import PartReader, contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain
-from crosscut.state.slots import SlotTable, _Changes, _Index
+from crosscut.state.slot_changes import Changes, Past
+from crosscut.state.slots import SlotTable, _Index
 
 KEYS = st.integers(0, 9) | st.sampled_from(["a", "b", ("a", 1), None])
 NUMBERS = st.sampled_from([1, 1 << 40, 1 << 70, True, 0.5, "text", None, (1, 2)])
@@ -217,7 +218,7 @@ TestSlots.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def changed_without_noting_the_old_value(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Changes, "note", lambda self, slots, olds: self.slots.extend(()))
+    patch.setattr(Changes, "note", lambda self, slots, olds: self.slots.extend(()))
 
 
 def changed_in_place_without_a_copy(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +240,7 @@ def new_keys_left_out_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 
 def newest_changes_taken_for_those_at_the_barrier(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(slots_module._Past, "_note_olds", lambda self: None)
+    patch.setattr(Past, "_note_olds", lambda self: None)
 
 
 def changes_of_replaced_parts_left_out(patch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,7 @@ class Site:
         is_local: bool = False,
         state: KeyedState | None = None,
         clock: Clock | None = None,
+        weighs_state: bool = True,
     ) -> None:
         self.store = HeldStore()
         self.said: list[WorkerMessage] = []
@@ -105,6 +106,7 @@ class Site:
             report=self.said.append,
             give_credit=self.credited,
             clock=clock or SystemClock(),
+            weighs_state=weighs_state,
         )
         if is_local:
             out = build_output(
@@ -780,3 +782,17 @@ async def test_a_snapshot_says_how_long_it_was_aligned_and_stored() -> None:
     times = (await site.acknowledged()).times
     assert (times.alignment_us, times.prepare_us, times.store_us) == (30_000, 0, 8_000)
     await site.close()
+
+
+@scene
+async def test_a_task_says_how_much_memory_its_state_takes() -> None:
+    state = KeyedState(int)
+    for number in range(1_000):
+        state.main.put(f"key {number}", number)
+    sizes = []
+    for weighs_state in (True, False):
+        site = Site(state=state, weighs_state=weighs_state)
+        (said,) = [one for one in site.pool.statistics() if one.task == JOIN]
+        sizes.append((said.state_keys, said.state_memory_bytes > 50_000))
+        await site.close()
+    assert sizes == [(1_000, True), (1_000, False)]

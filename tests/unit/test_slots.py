@@ -30,7 +30,7 @@ from crosscut.state.encoding import (
     encode_slots,
 )
 from crosscut.state.keyed import MAIN, KeyedState
-from crosscut.state.slots import _Changes
+from crosscut.state.slot_changes import Changes
 
 NONE, N1, N2, N3 = map(CheckpointId, range(4))
 
@@ -176,7 +176,7 @@ def test_a_value_that_can_not_be_stored_is_named_by_its_key() -> None:
 def test_a_state_that_had_no_memory_for_a_change_can_be_rolled_back(
     key: str, is_put: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def note(changes: _Changes, slots: Sequence[int], olds: list[Any]) -> None:
+    def note(changes: Changes, slots: Sequence[int], olds: list[Any]) -> None:
         changes.slots += slots
         raise MemoryError
 
@@ -185,7 +185,7 @@ def test_a_state_that_had_no_memory_for_a_change_can_be_rolled_back(
     change(state, {"a": 2, "b": 3})
     state.freeze(N2)
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(_Changes, "note", note)
+        patch.setattr(Changes, "note", note)
         if is_put:
             state.main.put(key, 5)
         else:

@@ -177,6 +177,19 @@ def test_rows_that_are_gone_are_not_looked_at_and_their_last_sample_counts() -> 
     assert StateMemory(None).size_bytes(0) == 0
 
 
+def test_a_dict_that_is_all_gaps_is_not_searched_for_the_rows_that_are_left() -> None:
+    state = filled(KeyedState(int), VALUES["int"], 200_000)
+    state.freeze(N1)
+    list(state.complete(N1))
+    for i in range(1, 200_000):
+        state.main.delete(f"key-{i:08d}")
+    state.freeze(N2)
+    list(state.complete(N2))
+    assert len(state) == 1
+    assert state.main.sample(ROWS_SAMPLED) == ([], [])
+    assert size_of(state) > 1_000_000, "the dict is still there"
+
+
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Iterator[KeyedState]:
     backend = OnDisk(str(tmp_path / "state"), 8)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,8 @@ CHILDREN_SAMPLED = 16
 """Of one container; the others count as these do."""
 EVERY_NS = 5_000_000_000
 """Rows are looked at no more often."""
+GAPS_BYTES_MAX = 1_000
+"""A dict with more than that for each of its rows has mostly gaps."""
 SLOT_BYTES = 32
 """A number that a key has."""
 
@@ -53,6 +55,24 @@ class Held(NamedTuple):
     structure_bytes: int
     key_count: int
     value_count: int
+
+
+def layers_held(layers: Sequence[dict[Any, Any]], lists: Iterable[Any], more_bytes: int) -> Held:
+    """Return what a table in layers has in memory, with lists and so many bytes that it has beside them."""
+    rows = sum(map(len, layers))
+    return Held(sum(map(sys.getsizeof, (*layers, *lists))) + more_bytes, rows, rows)
+
+
+def layers_sample(layers: Sequence[dict[Any, Any]], count: int) -> tuple[list[Any], list[Any]]:
+    """Return keys and values of about so many rows, half of them of the newest layer that has any.
+
+    The others are those of the last layer that came last: at the beginning of a dict may be any number of
+    gaps. Where hardly anything is left nothing is looked for.
+    """
+    newest = next((one for one in layers[:-1] if one), layers[-1])
+    dense = [one for one in (newest, layers[-1]) if sys.getsizeof(one) < GAPS_BYTES_MAX * len(one)]
+    some = [row for layer in dense for row in islice(reversed(layer.items()), count // 2)]
+    return [key for key, _ in some], [value for _, value in some]
 
 
 class StateMemory:

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse, repeat, starmap
-from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 from crosscut.errors import InternalError, StateError
@@ -39,6 +37,7 @@ from crosscut.state.encoding import (
     unstorable,
 )
 from crosscut.state.memory import SLOT_BYTES, Held
+from crosscut.state.slot_changes import Changes, Past, values_at
 from crosscut.state.slot_parts import Choice, SlotPart, SlotParts, choose
 from crosscut.state.table import Layer, Table, can_be_changed
 
@@ -88,28 +87,6 @@ class _Index(dict[Any, int]):
         del self.names[count:]
 
 
-class _Changes:
-    """What changed between two barriers.
-
-    Attributes:
-        slots: Each once. Those of new keys follow each other, with None for an old value.
-        olds: The values that they had at the first of the barriers.
-        key_count: How many keys there were at the second one.
-    """
-
-    __slots__ = ("key_count", "olds", "slots")
-
-    def __init__(self) -> None:
-        self.slots: list[int] = []
-        self.olds: list[Any] = []
-        self.key_count = 0
-
-    def note(self, slots: Sequence[int], olds: list[Any]) -> None:
-        """Add some that have not changed before."""
-        self.slots += slots
-        self.olds += olds
-
-
 class _Plan(NamedTuple):
     """What a part of changes is made of, settled when its state is frozen: see `Table.plan_part`.
 
@@ -135,9 +112,9 @@ class SlotTable(Table):
         self._values: list[Any] = []
         # 1: not changed since the last barrier.
         self._unchanged = bytearray()
-        self._changes = _Changes()
+        self._changes = Changes()
         # Oldest first.
-        self._frozen: list[tuple[CheckpointId, _Changes]] = []  # type: ignore[assignment]
+        self._frozen: list[tuple[CheckpointId, Changes]] = []  # type: ignore[assignment]
         # The oldest state that a roll-back can go to.
         self._base_id = _NONE
         self._base_count = 0
@@ -230,7 +207,7 @@ class SlotTable(Table):
             if unchanged[slot]:
                 unchanged[slot] = 0
                 append(slot)
-        olds = _at(first, self._values)
+        olds = values_at(first, self._values)
         self._changes.note(first, olds)
         return first, olds
 
@@ -302,7 +279,7 @@ class SlotTable(Table):
         step = max(1, len(self._values) // count)
         # Others each time.
         some = range(self._sampled * _SAMPLE_STEP % step, len(self._values), step)[:count]
-        return _at(some, self._index.names), _at(some, self._values)
+        return values_at(some, self._index.names), values_at(some, self._values)
 
     # At barriers.
 
@@ -344,7 +321,7 @@ class SlotTable(Table):
         self._begin_changes()
 
     def _begin_changes(self) -> None:
-        self._changes = _Changes()
+        self._changes = Changes()
         self._unchanged = bytearray(b"\1") * len(self._values)
 
     def plan_part(self, checkpoint_id: CheckpointId, since: CheckpointId, on: CheckpointId) -> None:
@@ -373,7 +350,7 @@ class SlotTable(Table):
         for some in chain(_blocks(plan.slice), _blocks(range(plan.known, key_count))):
             yield encode_new_keys(name, some.start, names[some.start : some.stop])
         written: array[int] = array("I")
-        past = _Past(self._values, lambda: self._changes_after(checkpoint_id))
+        past = Past(self._values, lambda: self._changes_after(checkpoint_id))
         if since:
             for slots in _once(plan.slots, key_count):
                 numbers = array("I", slots)
@@ -383,7 +360,7 @@ class SlotTable(Table):
             yield encode_slots(name, some, past.values(some), names)
         self._parts.add(SlotPart(checkpoint_id, since, written, plan.known, key_count, plan.slice))
 
-    def _changes_after(self, checkpoint_id: CheckpointId) -> list[_Changes]:
+    def _changes_after(self, checkpoint_id: CheckpointId) -> list[Changes]:
         return [*(one for n, one in self._frozen if n > checkpoint_id), self._changes]
 
     def note_complete(self, checkpoint_id: CheckpointId) -> None:
@@ -472,43 +449,6 @@ class SlotTable(Table):
         self._base_id = self._parts.completed = checkpoint_id
         self._base_count = len(self._values)
         self._begin_changes()
-
-
-class _Past:
-    """Values as they were at a barrier, while they go on changing.
-
-    Args:
-        values: The newest ones.
-        changes: Returns what has changed after the barrier, the oldest first.
-    """
-
-    def __init__(self, values: list[Any], changes: Callable[[], list[_Changes]]) -> None:
-        self._values = values
-        self._changes = changes
-        self._olds: dict[int, Any] = {}
-        # How many of the changes it has seen, by their identity.
-        self._seen: dict[int, int] = {}
-
-    def values(self, slots: Sequence[int]) -> list[Any]:
-        if isinstance(slots, range):
-            newest = self._values[slots.start : slots.stop]
-        else:
-            newest = _at(slots, self._values)
-        self._note_olds()
-        return list(map(self._olds.get, slots, newest)) if self._olds else newest
-
-    def _note_olds(self) -> None:
-        for later in self._changes():
-            seen = self._seen.get(id(later), 0)
-            # What an older one has noted counts.
-            deque(map(self._olds.setdefault, later.slots[seen:], later.olds[seen:]), maxlen=0)
-            self._seen[id(later)] = len(later.slots)
-
-
-def _at(slots: Sequence[int], values: list[Any]) -> list[Any]:
-    """Return the values in `slots`."""
-    # In a third of the time; of one it would make no tuple.
-    return list(itemgetter(*slots)(values)) if len(slots) > 1 else [values[slot] for slot in slots]
 
 
 def _blocks(slots: range) -> Iterator[range]:

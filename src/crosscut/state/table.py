@@ -16,7 +16,6 @@ has changed: so a new part can replace several old ones, without reading them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from itertools import chain, filterfalse, islice, repeat
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in
 from crosscut.state.expiry import Expiry, ExpiryInMemory
-from crosscut.state.memory import Held
+from crosscut.state.memory import Held, layers_held, layers_sample
 from crosscut.state.written import Written, WrittenParts
 
 _ABSENT: Any = object()
@@ -227,8 +226,7 @@ class Table:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield every (key, value) once; no value may change meanwhile, but `complete` may go on."""
-        frozen = (layer for _, layer in reversed(self._frozen))
-        layers: list[dict[Any, Any]] = [self.values, *frozen, self._base]
+        layers = self._layers()
         for position, layer in enumerate(layers):
             newer = layers[:position]
             # A list: folding a layer in adds keys to the base, of which `newer` holds every one.
@@ -248,24 +246,16 @@ class Table:
     @property
     def held(self) -> Held:
         """What it has in memory."""
-        layers = [self._base, *self._frozen_layers(), self.values]
-        rows = sum(map(len, layers))
-        parts = sum(sys.getsizeof(one.rows) for one in self._parts.known())
         expiry = self.expiry.size_bytes if self.expiry is not None else 0
-        return Held(sum(map(sys.getsizeof, layers)) + parts + expiry, rows, rows)
+        return layers_held(self._layers(), (one.rows for one in self._parts.known()), expiry)
 
     def sample(self, count: int) -> tuple[list[Any], list[Any]]:
-        """Return the keys and values of about so many rows, half of them of what has changed of late.
+        """Return the keys and values of about so many rows, half of them of what has changed of late."""
+        return layers_sample(self._layers(), count)
 
-        The others are those that came last: at the beginning of a dict may be any number of gaps.
-        """
-        newest: dict[Any, Any] = next((one for one in (self.values, *self._frozen_layers()) if one), {})
-        half = count // 2
-        some = [row for layer in (newest, self._base) for row in islice(reversed(layer.items()), half)]
-        return [key for key, _ in some], [value for _, value in some]
-
-    def _frozen_layers(self) -> list[Layer]:
-        return [layer for _, layer in reversed(self._frozen)]
+    def _layers(self) -> list[dict[Any, Any]]:
+        """Return them, newest first."""
+        return [self.values, *(layer for _, layer in reversed(self._frozen)), self._base]
 
     # At barriers.
 
