@@ -17,7 +17,7 @@ from crosscut.driver.plain import plain
 from crosscut.driver.status import Observations, build_status
 from crosscut.driver.traces import CheckpointTraces
 from crosscut.driver.watching import LETTERS_MAX, Seen
-from crosscut.ids import CheckpointId, Epoch, VertexId, WorkerIndex
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.events import (
     CancelRequested,
@@ -26,6 +26,7 @@ from crosscut.protocol.events import (
     RestartRequested,
     StopRequested,
 )
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.measures import Letter, Reading, SnapshotTimes
 from crosscut.protocol.messages import (
     RecordsFlowing,
@@ -36,7 +37,7 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerHeartbeat,
 )
-from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.timestamps import END_OF_TIME
 
 SECOND = 1_000_000_000
@@ -289,6 +290,22 @@ def test_the_memory_of_state_goes_from_the_tasks_to_the_status_and_to_the_pages(
     assert found["summary"]["state_memory_bytes"] == 3_500
     assert [one["state_memory_bytes"] for one in found["vertices"]] == [0, 3_500]
     assert [one["state_memory_bytes"] for one in found["tasks"]] == [0, 0, 1_000, 2_500]
+
+
+def test_the_bytes_of_a_vertex_are_those_of_the_checkpoint_whoever_its_tasks_were() -> None:
+    """It may have been taken by more tasks than the vertex has now."""
+    talk = Watched()
+    talk.running()
+    status = build_status("a job", talk.coordinator, Observations(), frozenset((S0, S1)))
+    status = replace(status, tasks=(TaskStatistics(K0), TaskStatistics(K1)))
+    snapshots = tuple(
+        TaskSnapshot(TaskId(K0.vertex, index), Snapshot(parts=(Part(f"parts/1/{index}", 100, "00"),)))
+        for index in range(3)
+    )
+    completed = CheckpointCompleted(E1, N1, snapshots)
+    metrics = build_metrics(graph(), status, "running", talk.watching.seen(), completed, {}, WALL_MS)
+    assert [one.state_bytes for one in metrics.vertices] == [0, 300]
+    assert [one.state_bytes for one in metrics.tasks] == [100, 100]
 
 
 def test_watermarks_have_a_delay_only_as_long_as_there_is_a_time_to_wait_for() -> None:

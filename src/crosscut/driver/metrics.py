@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -207,7 +208,7 @@ def build_metrics(
         started_ms=seen.started_ms,
         parallelism=graph.parallelism,
         summary=status,
-        vertices=_vertices(graph, of, seen),
+        vertices=_vertices(graph, of, seen, sizes),
         edges=edges,
         tasks=tasks,
         checkpoints=seen.checkpoints,
@@ -279,17 +280,23 @@ def _edge(edge: Edge, output: int, senders: Iterable[TaskMetrics]) -> EdgeMetric
     )
 
 
-def _vertices(graph: JobGraph, of: Mapping[str, list[TaskMetrics]], seen: Seen) -> tuple[VertexMetrics, ...]:
+def _vertices(
+    graph: JobGraph, of: Mapping[str, list[TaskMetrics]], seen: Seen, sizes: Mapping[TaskId, int]
+) -> tuple[VertexMetrics, ...]:
     slow = _bottleneck(graph, of)
+    # Not those of its tasks: the checkpoint may be one at another parallelism, which had more.
+    stored: Counter[str] = Counter()
+    for task, size in sizes.items():
+        stored[task.vertex] += size
     found = []
     for vertex in graph.vertices:
         tasks = of[vertex.vertex_id]
-        one = _vertex(vertex, tasks, vertex.vertex_id == slow)
+        one = _vertex(vertex, tasks, stored[vertex.vertex_id], vertex.vertex_id == slow)
         found.append(replace(one, latencies=seen.latencies.recent(task.task for task in tasks)))
     return tuple(found)
 
 
-def _vertex(vertex: Vertex, tasks: list[TaskMetrics], is_bottleneck: bool) -> VertexMetrics:
+def _vertex(vertex: Vertex, tasks: list[TaskMetrics], state_bytes: int, is_bottleneck: bool) -> VertexMetrics:
     rates, totals = [one.rates for one in tasks], [one.totals for one in tasks]
     lags = [one.lag for one in tasks if one.lag is not None]
     lag = sum(lags) if lags else None
@@ -314,7 +321,7 @@ def _vertex(vertex: Vertex, tasks: list[TaskMetrics], is_bottleneck: bool) -> Ve
         queued_records=sum(one.queued_records for one in tasks),
         spilled_bytes=sum(one.spilled_bytes for one in tasks),
         state_rows=sum(one.state_rows for one in tasks),
-        state_bytes=sum(one.state_bytes for one in tasks),
+        state_bytes=state_bytes,
         state_memory_bytes=sum(one.state_memory_bytes for one in tasks),
         timers=sum(one.timers for one in tasks),
         watermark=min(known) if known and len(known) == len(watermarks) else None,
