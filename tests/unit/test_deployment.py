@@ -26,7 +26,9 @@ from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.rescaling import inheritance
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.spark.terms import batch_terms, task_terms
 from crosscut.state.keyed import KeyedState
+from crosscut.state.slots import SlotTable
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
@@ -242,6 +244,65 @@ def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_h
         for one in host.tasks.values():
             one.close()
         at_hand.close()
+
+
+def counted(terms: TaskTerms, part: bytes = b"") -> KeyedState:
+    """Return the state of a count, restored from checkpoint 1 if there is a part of it."""
+    flow = Flow("f")
+    numbers = flow.source(cc.generate(lambda n: n, count=1)).named("numbers")
+    numbers.key_by(abs).count().named("counts").sink(cc.collect()).named("out")
+    graph = flow.compile(1, 1)
+    host = Host()
+    tasks = [TaskId(VertexId(vertex.vertex_id), 0) for vertex in graph.vertices]
+    parts = (Part("part", len(part), "", CheckpointId(1)),)
+    snapshots = tuple(
+        TaskSnapshot(task, Snapshot(parts=parts if task.vertex == "counts" else (), positions=[]))
+        for task in tasks
+    )
+    deploy = DeployTasks(
+        Epoch(2),
+        Lineage("lineage"),
+        peers=(),
+        restore=CheckpointId(1 if part else 0),
+        snapshots=snapshots if part else (),
+        splits=(),
+    )
+    asyncio.run(
+        build_tasks(
+            host,
+            graph,
+            WorkerIndex(0),
+            deploy,
+            StateAtHand(),
+            lambda _: part,
+            KeyRouter(1, 1),
+            terms,
+            DiskSpaces(None, 0),
+            Failpoints(None, None),
+        )
+    )
+    (state,) = (one._state for one in host.tasks.values() if one._state is not None)
+    return state
+
+
+def test_keys_have_slots_only_where_checkpoints_come_by_themselves() -> None:
+    periodic, on_request = task_terms(cc.Settings()), task_terms(cc.Settings(snapshots="none"))
+    assert isinstance(counted(periodic).main, SlotTable)
+    assert not isinstance(counted(on_request).main, SlotTable)
+    # Each batch ends with a checkpoint, whatever the setting says.
+    assert isinstance(counted(batch_terms(cc.Settings(snapshots="none"))).main, SlotTable)
+
+
+def test_state_goes_from_checkpoints_by_themselves_to_those_on_request_and_back() -> None:
+    periodic, on_request = task_terms(cc.Settings()), task_terms(cc.Settings(snapshots="none"))
+    for before in periodic, on_request:
+        state = counted(before)
+        rows, counts = state.to_change([1, 2])
+        for row in rows:
+            counts[row] = 7
+        _, part = part_of(state, 1)
+        for after in periodic, on_request:
+            assert dict(counted(after, part).items()) == {1: 7, 2: 7}
 
 
 class HoldingWriter(SinkWriter):

@@ -210,6 +210,7 @@ def task_terms(settings: Settings) -> TaskTerms:
         commit_attempts=settings.commit_attempts,
         sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
         snapshots="aligned" if kind == "none" else kind,
+        is_periodic=kind != "none",
         alignment_timeout_ms=alignment_timeout_ms,
         spill_bytes=settings.spill_bytes,
         spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
@@ -226,6 +227,7 @@ def batch_terms(settings: Settings) -> TaskTerms:
         batch_rows=max(settings.batch_rows, BATCH_ROWS_MIN),
         channel_bytes=1 << 60,
         snapshots="aligned",
+        is_periodic=True,
         spill_bytes=0,
     )
 

@@ -28,6 +28,8 @@ class KeyedState:
         shared: The names of tables whose rows belong to every task.
         alike: Those of them that are the same in every task: the rows of one are all there are.
         keeps_keys: No value in the table `MAIN` is ever deleted, and there is no other.
+        is_often_frozen: False: only when somebody asks. What makes parts of changes small costs each record
+            something, and is not worth it then.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class KeyedState:
         alike: Iterable[str] = (),
         *,
         keeps_keys: bool = False,
+        is_often_frozen: bool = True,
     ) -> None:
-        self.tables: dict[str, Table] = {MAIN: SlotTable(initial) if keeps_keys else Table(initial)}
+        has_slots = keeps_keys and is_often_frozen
+        self.tables: dict[str, Table] = {MAIN: SlotTable(initial) if has_slots else Table(initial)}
         self.tables.update((name, Table(make)) for name, make in (others or {}).items())
         self.named: dict[str, NamedTable] = {table.name: table for table in named}
         self.tables.update(self.named)

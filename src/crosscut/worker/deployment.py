@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from crosscut.batch import Batch
@@ -14,7 +15,7 @@ from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_asid
 from crosscut.graph.source_groups import aligned_splits
 from crosscut.graph.specs import JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
+from crosscut.ids import ChannelId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
@@ -59,6 +60,7 @@ class TaskTerms:
 
     Attributes:
         channel_bytes: Of batches that a channel between two workers may have under way.
+        is_periodic: Checkpoints come by themselves, not only on request.
         spill_bytes: Disk for the input of blocked channels; 0: their senders wait.
         spill_dir: None: the system's directory for temporary files.
         state_dir: Where a backend on disk keeps its files; None: likewise.
@@ -70,6 +72,7 @@ class TaskTerms:
     commit_attempts: int
     sink_timeout_ms: int
     snapshots: ProtocolKind = "aligned"
+    is_periodic: bool = True
     alignment_timeout_ms: float = 0.0
     spill_bytes: int = 0
     spill_dir: str | None = None
@@ -124,7 +127,16 @@ async def build_tasks(
         heritage = (
             _heritage(graph, worker, deploy.rescaled_from, snapshot, owns) if deploy.rescaled_from else None
         )
-        state = await _state_of(vertex, task_id, deploy.restore, snapshot, at_hand, read_part, pool, heritage)
+        new_state = at_hand.new_state(task_id)
+        if not terms.is_periodic and not deploy.restore:
+            # A restored one goes on as it was stored, which may be by slot.
+            new_state = partial(new_state, is_often_frozen=False)
+        states = (keyed_state(node, new_state) for node in vertex.chain)
+        state = next((one for one in states if one is not None), None)
+        if state is not None:
+            state = await at_hand.restored(
+                task_id, state, deploy.restore, snapshot.parts, read_part, pool, heritage
+            )
         failpoints("restore.state")
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
@@ -312,23 +324,6 @@ async def _begun(
         writer.close()
         raise
     return writer, held
-
-
-async def _state_of(
-    vertex: Vertex,
-    task: TaskId,
-    restore: CheckpointId,
-    snapshot: Snapshot,
-    at_hand: StateAtHand,
-    read_part: ReadPart,
-    host: TaskHost,
-    heritage: Heritage | None,
-) -> KeyedState | None:
-    new = at_hand.new_state(task)
-    empty = next((state for node in vertex.chain if (state := keyed_state(node, new)) is not None), None)
-    if empty is None:
-        return None
-    return await at_hand.restored(task, empty, restore, snapshot.parts, read_part, host, heritage)
 
 
 def _heritage(

@@ -80,8 +80,9 @@ class RocksState(KeyedState):
         alike: Iterable[str] = (),
         *,
         keeps_keys: bool = False,
+        is_often_frozen: bool = True,
     ) -> None:
-        # Whether keys go away makes no difference here.
+        # Neither makes a difference here.
         super().__init__(initial, others, named, shared, alike)
         self._directory = directory
         self._options = options
