@@ -51,7 +51,10 @@ class Departures:
     @property
     def has_buffered(self) -> bool:
         """Whether records wait in the output buffers."""
-        return any(output.has_buffered for output in self.outputs)
+        for output in self.outputs:  # noqa: SIM110 - after each slice: a generator costs more than the answer
+            if output.buffered_rows or output.has_buffered:
+                return True
+        return False
 
     def lead_on(self, side: SideOutput | None) -> bool:
         """Return whether somebody reads what leaves there."""

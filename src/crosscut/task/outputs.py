@@ -199,16 +199,10 @@ class ByKey(Output):
         if keys is batch.records:
             self._is_keys_only = True
         else:
-            put_record = [buffer.append for buffer in self._records]
-            for owner, record in zip(owners, batch.records, strict=True):
-                put_record[owner](record)
-        put_key = [buffer.append for buffer in self._keys]
-        for owner, key in zip(owners, keys, strict=True):
-            put_key[owner](key)
+            _put(self._records, owners, batch.records)
+        _put(self._keys, owners, keys)
         if batch.timestamps is not None:
-            put_timestamp = [buffer.append for buffer in self._timestamp_buffers()]
-            for owner, timestamp in zip(owners, batch.timestamps, strict=True):
-                put_timestamp[owner](timestamp)
+            _put(self._timestamp_buffers(), owners, batch.timestamps)
         self.buffered_rows += len(keys)
         return self.buffered_rows >= self._batch_rows * len(self.channels)
 
@@ -232,6 +226,12 @@ class ByKey(Output):
             except FlowError as blamed:
                 return user_code_error(self._key_by_uid, blamed, record)
         return error
+
+
+def _put(buffers: list[list[Any]], owners: list[int], values: list[Any]) -> None:
+    for owner, value in zip(owners, values, strict=True):
+        # Not a bound `append` of each buffer: the interpreter has an instruction for this.
+        buffers[owner].append(value)
 
 
 def build_output(
