@@ -104,12 +104,12 @@ class Count(KeyedOperator):
             for row in rows:
                 counts[row] += 1
             return _EMPTY
-        said: list[int] = []
-        append = said.append
-        for row in rows:
+        said: list[tuple[Any, int]] = []
+        # In one pass: the keys of a batch are more than the nearest cache holds.
+        for key, row in zip(keys, rows, strict=True):
             counts[row] = count = counts[row] + 1
-            append(count)
-        return Batch(list(zip(keys, said, strict=True)), None, batch.timestamps)
+            said.append((key, count))
+        return Batch(said, None, batch.timestamps)
 
 
 class Aggregate(KeyedOperator):
