@@ -141,18 +141,23 @@ class AdaptivePace(Pace):
             known.rows, known.ns = rows, likely_ns + weight * (elapsed_ns - likely_ns)
             known.last = self._slices
         oldest = self._slices - 2 * _SLICES_BETWEEN_TRIALS
-        if any(one.last < oldest for one in self._sizes.values()):
-            self._sizes = {size: one for size, one in self._sizes.items() if one.last >= oldest}
+        for old in [size for size, one in self._sizes.items() if one.last < oldest]:
+            del self._sizes[old]
 
     def _draw_line(self) -> None:
         """By least squares of relative errors."""
+        # Plain loops: where the machine does other work, this is done after each slice.
         points = [(one.rows, one.ns, 1 / (one.ns + _NOISE_NS) ** 2) for one in self._sizes.values()]
-        weight = sum(w for _, _, w in points)
-        mean_rows = sum(w * rows for rows, _, w in points) / weight
-        mean_ns = sum(w * ns for _, ns, w in points) / weight
-        spread = sum(w * (rows - mean_rows) ** 2 for rows, _, w in points)
+        weight = mean_rows = mean_ns = spread = covariance = 0.0
+        for rows, ns, w in points:
+            weight += w
+            mean_rows += w * rows
+            mean_ns += w * ns
+        mean_rows, mean_ns = mean_rows / weight, mean_ns / weight
+        for rows, ns, w in points:
+            spread += w * (rows - mean_rows) ** 2
+            covariance += w * (rows - mean_rows) * (ns - mean_ns)
         if len(points) > 1 and spread:
-            covariance = sum(w * (rows - mean_rows) * (ns - mean_ns) for rows, ns, w in points)
             self._row_ns = min(max(0.0, covariance / spread), mean_ns / mean_rows)
             self._fixed_ns = mean_ns - self._row_ns * mean_rows
             self._is_told_apart = True
