@@ -366,3 +366,12 @@ def test_a_batch_that_is_nearly_full_is_taken_as_it_is() -> None:
         queue.append(Batch([0] * rows))
     first = queue.take(100)
     assert isinstance(first, Batch) and len(first) == 90
+
+
+def test_partial_batches_are_not_cut_that_are_little_longer_than_a_full_one_together() -> None:
+    queue = InputQueue(CHANNEL, batch_rows=100)
+    for _ in range(4):
+        queue.append(Batch([0] * 60))
+    sizes = [len(queue.take(100, 125)), len(queue.take(100, 110)), len(queue)]
+    # What is too long is cut, and the rest is first in turn.
+    assert sizes == [120, 100, 1]

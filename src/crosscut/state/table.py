@@ -136,7 +136,7 @@ class Table:
                 newest layer, those of this one are brought there at once: one by one takes longer.
         """
         if to_change:
-            some = list(rows)
+            some = rows if isinstance(rows, list) else list(rows)
             at = len(self.values)
             missed_count = at - self._fetched_at
             if self._left_out:

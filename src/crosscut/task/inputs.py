@@ -262,7 +262,7 @@ class InputQueue:
         while len(item) < _FULL_ENOUGH * full and self._head and isinstance(more := self._head[0], Batch):
             self.popleft()
             room = full - len(item)
-            if len(more) > room:
+            if len(more) > max(room, whole_max - len(item)):
                 more, rest = more.split(room)
                 self.appendleft(rest)
             item.extend(more)
