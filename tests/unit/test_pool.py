@@ -19,6 +19,7 @@ from crosscut.batch import Batch
 from crosscut.errors import StoreError
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
+from crosscut.host.watch import Unwatched
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
@@ -37,7 +38,7 @@ from crosscut.task.outputs import build_output
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
 from crosscut.worker.lines import SPEAKING
-from crosscut.worker.pool import TaskPool
+from crosscut.worker.pool import TURNS_IF_BEHIND, TaskPool
 from crosscut.worker.spill_files import DiskSpace
 
 JOIN, SENDER = TaskId(VertexId("join"), 0), TaskId(VertexId("sender"), 0)
@@ -796,3 +797,32 @@ async def test_a_task_says_how_much_memory_its_state_takes() -> None:
         sizes.append((said.state_keys, said.state_memory_bytes > 50_000))
         await site.close()
     assert sizes == [(1_000, True), (1_000, False)]
+
+
+class CountedSlices(Unwatched):
+    """Counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def end_slice(self) -> None:
+        self.count += 1
+
+
+@scene
+async def test_a_task_that_is_behind_with_what_other_workers_send_takes_several_slices_a_round() -> None:
+    """Else a source in its own worker, which takes one a round, keeps it behind as far as credit goes."""
+    site = Site()
+    site.pool.slices = slices = CountedSlices()
+    for _ in range(30):
+        site.receive(A, [0] * 100)
+    rounds = []
+    while site.join.has_work:
+        before = slices.count
+        await asyncio.sleep(0)
+        rounds.append(slices.count - before)
+    assert max(rounds) == TURNS_IF_BEHIND
+    # As many as may wait for it from a sender in its worker are no reason.
+    assert rounds[-LOCAL_ITEMS_MAX:] == [1] * LOCAL_ITEMS_MAX
+    assert len(site.seen) == 3_000
+    await site.close()

@@ -13,6 +13,7 @@ from crosscut.protocol.measures import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
 from crosscut.state.memory import StateMemory
+from crosscut.task.flow_control import LOCAL_ITEMS_MAX
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
@@ -35,6 +36,8 @@ class TaskRunner:
     ) -> None:
         self.task = task
         self.due_ns = 0
+        # More waits in the channel that was read last than a sender in this worker would be let have there.
+        self.is_behind = False
         # 0: none is set.
         self.alarm_ns = 0
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
@@ -166,7 +169,9 @@ class TaskRunner:
         if task.is_source:
             self.due_ns = ended_ns + int(min(task.wait_ms, WAIT_MS_MAX) * 1e6) if task.wait_ms else 0
         self.set_alarm(ended_ns)
+        self.is_behind = False
         if channel is not None:
+            self.is_behind = task.intake.ends[channel].queue.in_memory > LOCAL_ITEMS_MAX
             self._pool.relieve(self, channel)
             if self._pool.failpoints.is_armed and task.snapshots.are_aligning:
                 self._pool.failpoints("align.partial")
