@@ -254,7 +254,7 @@ def counted(terms: TaskTerms, part: bytes = b"") -> KeyedState:
     graph = flow.compile(1, 1)
     host = Host()
     tasks = [TaskId(VertexId(vertex.vertex_id), 0) for vertex in graph.vertices]
-    parts = (Part("part", len(part), "", CheckpointId(1)),)
+    parts = (Part("part", len(part), "", checkpoint_id=CheckpointId(1)),)
     snapshots = tuple(
         TaskSnapshot(task, Snapshot(parts=parts if task.vertex == "counts" else (), positions=[]))
         for task in tasks
