@@ -67,14 +67,11 @@ class Journal:
 
     def note(self, coordinator: Coordinator, effects: Sequence[JobEffect]) -> list[Line]:
         """Return the lines after `coordinator` has handled an event, with `effects`."""
-        lines = [
-            *self._failures(coordinator, effects),
-            *self._checkpoints(coordinator),
-            *self._begins(coordinator),
-            *(_assigned(effects) if effects else ()),
-        ]
-        self._phase = coordinator.phase
-        return lines
+        lines = [*self._failures(coordinator, effects), *self._checkpoints(coordinator)]
+        if coordinator.phase is not self._phase:
+            lines += self._begins(coordinator)
+            self._phase = coordinator.phase
+        return [*lines, *_assigned(effects)] if effects else lines
 
     def ended(self, coordinator: Coordinator, end: EndJob) -> list[Line]:
         """Return the lines at the end."""

@@ -62,9 +62,10 @@ class Intake:
     @property
     def has_next(self) -> bool:
         """Whether a channel that is not blocked has something to deliver."""
-        while self._turn and self._is_blocked(self._turn[0]):
-            self._set_aside.append(self._turn.popleft())
-        return bool(self._turn)
+        turn = self._turn
+        while turn and self._is_blocked(turn[0]):
+            self._set_aside.append(turn.popleft())
+        return bool(turn)
 
     @property
     def has_barrier(self) -> bool:

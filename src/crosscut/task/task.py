@@ -198,13 +198,15 @@ class Task:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
         if self.chain.is_midway:
             return not self._stands_still
-        if self.calls.are_made and self.calls.has_results:
+        calls, ending = self.calls, self._ending
+        if calls.are_made and calls.has_results:
             return True
-        if self._ending.is_under_way and not self._protocol.is_halted and not self.calls.is_calling:
+        if ending.is_under_way and not self._protocol.is_halted and not calls.is_calling:
             return True
         if self._reading is not None:
-            return not (self._is_batch_over or self._ending.is_forwarded or self._protocol.is_halted)
-        return self._has_input
+            return not (self._is_batch_over or ending.is_forwarded or self._protocol.is_halted)
+        # As `_has_input`: it is asked of every task in every round.
+        return not (calls.are_made and calls.is_full) and self.intake.has_next
 
     @property
     def _stands_still(self) -> bool:

@@ -381,7 +381,10 @@ class TaskPool:
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""
-        self._tell(lambda task: task.snapshots.trigger(checkpoint_id))
+        for runner in self._runners:
+            if runner.task.is_source:
+                runner.tell(lambda task: task.snapshots.trigger(checkpoint_id))
+        self.schedule()
 
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """Give a checkpoint up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, TypeVarTuple
 
 from crosscut.batch import Batch
 from crosscut.ids import ChannelId
@@ -23,7 +23,7 @@ from crosscut.worker.lines import SPEAKING, Speaking
 if TYPE_CHECKING:
     from crosscut.worker.pool import TaskPool
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 WAIT_MS_MAX = 3_600_000.0
 
@@ -112,7 +112,7 @@ class TaskRunner:
             alarm_ms = task.alarm_in_ms
             self.alarm_ns = 0 if alarm_ms is None else now_ns + int(min(alarm_ms, WAIT_MS_MAX) * 1e6)
 
-    def reach(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    def reach(self, action: Callable[[*Ts], None], *args: *Ts) -> None:
         """Call `action`, which does something with the task. Everything that reaches the task does so here.
 
         Once the epoch is over nothing does: after a failure in the middle of a batch its state is half
@@ -122,7 +122,7 @@ class TaskRunner:
             return
         spoke = SPEAKING.set(self._speaking)
         try:
-            action(*args, **kwargs)
+            action(*args)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this task's failure
             self._pool.failed(self.task.task_id, error)
         finally:

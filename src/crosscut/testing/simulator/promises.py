@@ -11,12 +11,25 @@ from collections.abc import Iterable
 
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.protocol.effects import AnswerRequest, EndJob, JobEffect, SendMessage
-from crosscut.protocol.events import CheckpointRequested, JobEvent, MessageReceived, StopRequested, TimerFired
+from crosscut.protocol.events import (
+    CheckpointRequested,
+    JobEvent,
+    LinkId,
+    MessageReceived,
+    StopRequested,
+    TimerFired,
+)
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.terms import JobTerms
-from crosscut.protocol.messages import HaltTasks, SourceDrained, TransactionsCommitted, TriggerCheckpoint
-from crosscut.testing.simulator.violation import ensure
+from crosscut.protocol.messages import (
+    HaltTasks,
+    SourceDrained,
+    TransactionsCommitted,
+    TriggerCheckpoint,
+    WorkerMessage,
+)
+from crosscut.testing.simulator.violation import ensure, violate
 
 STOPS_WAIT_SHARE = 4
 """A stop tries again within this share of the time that it has."""
@@ -45,14 +58,12 @@ class Promises:
         """Judge what the coordinator asks for because of `event`, which it has handled."""
         before, self._phase = self._phase, self._coordinator.phase
         match event:
+            case MessageReceived(link, message):
+                self._note_message(link, message)
             case StopRequested() if before is Phase.RUNNING:
                 self._last_from = CheckpointId(self._triggered + 1)
             case CheckpointRequested(request) if before is not Phase.ENDED:
                 self._asked.add(request)
-            case MessageReceived(link, SourceDrained(epoch, task)) if self._is_heard(link):
-                self._drained.add((epoch, task))
-            case MessageReceived(link, TransactionsCommitted(epoch, n, task)) if self._is_heard(link):
-                self._committed[epoch, task] = max(n, self._committed.get((epoch, task), CheckpointId(0)))
             case _:
                 pass
         for effect in effects:
@@ -70,11 +81,21 @@ class Promises:
                     ensure(self._has_last, "F7: stopped without a last checkpoint, and nothing is said")
                 case _:
                     pass
-        is_answered = self._phase is not Phase.ENDED or not self._asked
-        ensure(is_answered, f"F5: the job has ended, and requests {sorted(self._asked)} are never answered")
-        is_counted = self._coordinator.series.failed_count > self._failed_count
-        self._failed_count = self._coordinator.series.failed_count
-        ensure(not is_counted or before is not Phase.FINISHING, "D4: what nobody needs any more is a failure")
+        if self._phase is Phase.ENDED and self._asked:
+            violate(f"F5: the job has ended, and requests {sorted(self._asked)} are never answered")
+        failed_before, self._failed_count = self._failed_count, self._coordinator.series.failed_count
+        if before is Phase.FINISHING:
+            is_same = self._failed_count <= failed_before
+            ensure(is_same, "D4: what nobody needs any more is a failure")
+
+    def _note_message(self, link: LinkId, message: WorkerMessage) -> None:
+        match message:
+            case SourceDrained(epoch, task) if self._is_heard(link):
+                self._drained.add((epoch, task))
+            case TransactionsCommitted(epoch, n, task) if self._is_heard(link):
+                self._committed[epoch, task] = max(n, self._committed.get((epoch, task), CheckpointId(0)))
+            case _:
+                pass
 
     def check_wait(self, retry_ms: int | None) -> None:
         """Judge how long a stop waits until it takes its last checkpoint, if it waits.
