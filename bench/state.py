@@ -152,6 +152,9 @@ def run(
             job = flow_of(operator, workload, keys).start(settings)
             wait_until(job, lambda status: status.first_flow_ns > 0, 600)
             rescaled_s = round(time.monotonic() - asked, 2)
+            # Before, some tasks have not said yet how many they have.
+            before = job.report().checkpoints_completed
+            wait_until(job, lambda status: status.checkpoints_completed > before, 600)
             rescaled_keys = job.report().state_keys
     finally:
         job.cancel()

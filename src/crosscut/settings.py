@@ -141,8 +141,8 @@ class Settings:
             memory (needs `crosscut[rocksdb]`). It may change between two starts.
         state_dir: Directory, on each worker's machine, for state in RocksDB. Default: the system's directory
             for temporary files.
-        state_cache_bytes: Memory of each worker for blocks of state in RocksDB that have been read. Look-ups
-            are the faster, the larger the share of the state is that fits.
+        state_cache_bytes: Memory of each worker for blocks of state in RocksDB that have been read. Default:
+            none, the system's page cache has them; one beside it pays where a block takes long to decode.
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
@@ -206,7 +206,7 @@ class Settings:
     spill_dir: str | os.PathLike[str] | None = None
     state_backend: BackendName = "memory"
     state_dir: str | os.PathLike[str] | None = None
-    state_cache_bytes: int = 128 * 1024 * 1024
+    state_cache_bytes: int = 0
     host: str | None = None
     strict: bool = False
     encryption: Encryption = "auto"
@@ -234,7 +234,7 @@ class Settings:
         _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
         _check_integer("web_port", self.web_port, 0, 65_535)
         _check_integer("spill_bytes", self.spill_bytes, 0, 1 << 50)
-        _check_integer("state_cache_bytes", self.state_cache_bytes, 1024 * 1024, 1 << 40)
+        _check_integer("state_cache_bytes", self.state_cache_bytes, 0, 1 << 40)
         if self.parallelism > self.max_parallelism:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}: "

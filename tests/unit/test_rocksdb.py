@@ -132,7 +132,6 @@ def test_what_is_kept_in_memory_is_bounded_by_bytes_as_well(
 ) -> None:
     monkeypatch.setattr(state_module, "LAYER_BYTES_MAX", 20_000)
     monkeypatch.setattr(table_module, "NEAR_BYTES_MAX", 5_000)
-    monkeypatch.setattr(table_module, "ID_BYTES_MAX", 200)
     state, table = site.state, site.state.main
     assert isinstance(table, RocksTable)
     for key in range(100):
@@ -502,7 +501,7 @@ def test_a_database_that_an_earlier_release_has_merged_by_levels_is_gone_on_with
 
 def test_a_database_that_is_opened_again_has_its_cache_and_filters(tmp_path: Path) -> None:
     """As after a failure and a restore. Else the library reads its options from the files of the database."""
-    options = Options()
+    options = Options(5 << 20)
 
     def as_opened(directory: Path) -> tuple[str, str]:
         newest = max(directory.glob("OPTIONS-*"))
@@ -510,7 +509,7 @@ def test_a_database_that_is_opened_again_has_its_cache_and_filters(tmp_path: Pat
         return one._db.property_value("rocksdb.block-cache-capacity"), filters
 
     one = Database(str(tmp_path / "state"), options)
-    expected = (str(database.BLOCK_CACHE_BYTES), "filter_policy=bloomfilter")
+    expected = (str(5 << 20), "filter_policy=bloomfilter")
     assert as_opened(tmp_path / "state") == expected
     one.write([(b"key", b"value")])
     one.link(str(tmp_path / "link"))
@@ -533,8 +532,66 @@ def test_the_cache_is_as_large_as_the_settings_say(tmp_path: Path) -> None:
     assert state._opened()._db.property_value("rocksdb.block-cache-capacity") == str(5 << 20)
     state.close()
     made.close()
-    with pytest.raises(SettingsError, match="state_cache_bytes=1000"):
-        cc.Settings(state_cache_bytes=1000)
+    with pytest.raises(SettingsError, match="state_cache_bytes=-1"):
+        cc.Settings(state_cache_bytes=-1)
+
+
+def test_there_is_no_cache_for_blocks_unless_one_is_asked_for(tmp_path: Path) -> None:
+    one = Database(str(tmp_path / "state"), Options())
+    assert one._db.property_value("rocksdb.block-cache-capacity") is None
+    one.close()
+
+
+def test_rows_that_came_into_a_layer_in_several_ways_are_written_under_their_own_bytes(
+    backend: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of those that were read at once are known, in the order in which these came."""
+    monkeypatch.setattr(table_module, "ROWS_PER_STEP", 3)
+    site = Site(backend)
+    table = site.state.main
+    assert isinstance(table, RocksTable)
+    expected = {key: key for key in range(100)}
+    for key, value in expected.items():
+        table.put(key, value)
+    site.checkpoint(N1)
+    for turn in range(6):
+        at = 10 * turn
+        # Some of them are in no database, others in a layer that waits to be written.
+        keys = [*range(at, at + 12), *range(200 + at, 204 + at)]
+        random.Random(turn).shuffle(keys)
+        site.state.fetch(keys, to_change=True)
+        table.put(1_000 + turn, turn)
+        expected[1_000 + turn] = turn
+        for key in keys:
+            table.values[key] += 1_000
+            expected[key] = expected.get(key, 0) + 1_000
+        table.delete(at + 5)
+        del expected[at + 5]
+        if turn % 2:
+            table.freeze(CheckpointId(0))
+    assert any(table._ids[0]), "the bytes of some rows are known"
+    parts = site.checkpoint(N2)
+    assert stored_contents(parts, site.read) == {"": expected}
+
+
+def test_keys_are_read_in_the_order_in_which_they_are_stored(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in range(300):
+        site.state.main.put(key, key)
+    site.checkpoint(N1)
+    asked: list[list[bytes]] = []
+    read = Database.get_many
+
+    def watched(one: Database, keys: list[bytes]) -> list[bytes | None]:
+        asked.append(keys)
+        return read(one, keys)
+
+    monkeypatch.setattr(Database, "get_many", watched)
+    site.state.fetch(range(300), to_change=True)
+    assert [len(keys) for keys in asked] == [300]
+    assert asked == [sorted(keys) for keys in asked]
+    assert site.state.main.values == {key: key for key in range(300)}
 
 
 def test_a_database_is_opened_where_memory_is_scarce(tmp_path: Path) -> None:

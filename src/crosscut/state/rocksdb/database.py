@@ -19,8 +19,8 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """Also about the size of a file, and so of a part in the store."""
 WRITE_BUFFERS_MAX = 4
 """Of one database, where the disk is slow."""
-BLOCK_CACHE_BYTES = 128 * 1024 * 1024
-"""For all databases of a process together, unless somebody says otherwise."""
+BLOCK_CACHE_BYTES = 0
+"""For all databases of a process together, unless somebody says otherwise; see decision 0076."""
 
 _BLOOM_BITS = 10
 _FILES_UNTIL_MERGED = 8
@@ -50,10 +50,10 @@ _IN_MEMORY = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers
 
 
 class Options:
-    """What the databases of one process share: a cache for blocks.
+    """What the databases of one process share: a cache for blocks, if there is one.
 
     Args:
-        cache_bytes: Its size.
+        cache_bytes: Its size; 0: there is none, and each read of a block is one of its file.
     """
 
     def __init__(self, cache_bytes: int = BLOCK_CACHE_BYTES) -> None:
@@ -84,7 +84,10 @@ class Options:
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(1024 * 1024)
         tables = rocksdict.BlockBasedOptions()
-        tables.set_block_cache(rocksdict.Cache(cache_bytes))
+        if cache_bytes:
+            tables.set_block_cache(rocksdict.Cache(cache_bytes))
+        else:
+            tables.disable_cache()
         # Filters and indexes stay in memory beside the cache, some 3 bytes a row: reads are a third faster.
         tables.set_bloom_filter(_BLOOM_BITS, False)
         tables.set_cache_index_and_filter_blocks(False)

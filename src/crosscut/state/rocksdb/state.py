@@ -380,7 +380,7 @@ class RocksState(KeyedState):
             stored = self._tables[block.table].stored
             rows = zip(block.keys, block.values, strict=True)
             while some := list(islice(rows, _LOAD_ROWS)):
-                ids = stored.ids_of([row for row, _ in some])
+                ids = stored.ids.encoded_many([row for row, _ in some])
                 stored.write([(row_id, row, value) for row_id, (row, value) in zip(ids, some, strict=True)])
 
     def _count_rows(self) -> None:

@@ -11,7 +11,7 @@ import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job 
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import filterfalse, islice
+from itertools import chain, compress, filterfalse, islice, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -32,9 +32,6 @@ NEAR_BYTES_MAX = 16 * 1024 * 1024
 """Of rows that a table keeps at hand, as bytes, once they have been read; one batch may need more."""
 NAMES_AHEAD_MAX = 4
 """If the last batch has asked for no more names than that, they are read for all keys of the next one."""
-ID_ROWS_MAX = 200_000
-ID_BYTES_MAX = 16 * 1024 * 1024
-"""Of rows whose own bytes it remembers until they are written."""
 SAMPLED_ROWS = 16
 """When there are so many and none has been written yet, they are measured."""
 
@@ -57,16 +54,13 @@ class StoredRows:
         # Read before they are needed; None: there is no such row.
         self.near: dict[Any, bytes | None] = {}
         self._near_bytes = 0
-        # The bytes of these rows: most of them are written soon.
-        self._id_of: dict[Any, bytes] = {}
-        self._id_bytes = 0
         self.row_bytes = 0
         """How long a row is with its value, about, by those that were written last; 0: none was."""
 
     @property
     def memory_bytes(self) -> int:
         """How much memory the rows at hand take, without their keys."""
-        return sum(map(sys.getsizeof, (self.near, self._id_of))) + self._near_bytes + self._id_bytes
+        return sys.getsizeof(self.near) + self._near_bytes
 
     def get(self, row: Any, default: Any = None) -> Any:
         """Return the value of a row, which is the caller's own, or `default`."""
@@ -80,25 +74,38 @@ class StoredRows:
         except Exception:  # noqa: BLE001 - it is raised again, with the key
             return loaded(data, f"state {self.name!r} of key {row!r:.120}")
 
-    def fetch(self, rows: list[Any], into: Layer | None = None) -> None:
+    def fetch(self, rows: list[Any], into: Layer | None = None) -> list[bytes]:
         """Read rows that are going to be asked for.
 
         Args:
             into: They are going to be changed as well: their values are put there at once.
+
+        Returns:
+            The bytes of the rows that were put there, in the order in which they were; none if one can't be
+            read.
         """
         self.make_room(len(rows))
-        if len(self._id_of) + len(rows) > ID_ROWS_MAX or self._id_bytes > ID_BYTES_MAX:
-            self._id_of.clear()
-            self._id_bytes = 0
-        ids = self.ids.encoded_many(rows)
+        # In the order of their bytes, as they are stored: what is read for one is in the processor's caches
+        # for the next one.
+        by_id = dict(zip(self.ids.encoded_many(rows), rows, strict=True))
+        ids = sorted(by_id)
+        rows = list(map(by_id.__getitem__, ids))
         found = self._database().get_many(ids)
-        self._id_of.update(zip(rows, ids, strict=True))
-        self._id_bytes += sum(map(len, ids))
         if into is None:
             self.near.update(zip(rows, found, strict=True))
             self._near_bytes += sum(map(len, filter(None, found)))
-        else:
-            self._decode(rows, found, into)
+            return []
+        if None in found:
+            self.near.update((row, None) for row, data in zip(rows, found, strict=True) if data is None)
+            ids, rows = list(compress(ids, found)), list(compress(rows, found))
+            found = list(filter(None, found))
+        loads = pickle.loads  # noqa: S301 - see above
+        try:
+            into.update(zip(rows, map(loads, found), strict=True))  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
+            self.near.update(zip(rows, found, strict=True))
+            return []
+        return ids
 
     def make_room(self, count: int) -> None:
         """So many rows are to be kept at hand: forget others, if there are too many."""
@@ -106,24 +113,12 @@ class StoredRows:
             self.near.clear()
             self._near_bytes = 0
 
-    def _decode(self, rows: list[Any], found: list[bytes | None], into: Layer) -> None:
-        loads = pickle.loads  # noqa: S301 - see above
-        try:
-            if None not in found:
-                into.update(zip(rows, map(loads, found), strict=True))  # type: ignore[arg-type]
-                return
-            for row, data in zip(rows, found, strict=True):
-                if data is None:
-                    self.near[row] = None
-                else:
-                    into[row] = loads(data)
-        except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
-            self.near.update(zip(rows, found, strict=True))
+    def ids_of(self, rows: list[Any], known: list[bytes]) -> list[bytes]:
+        """Return the bytes of rows.
 
-    def ids_of(self, rows: list[Any]) -> list[bytes]:
-        """Return the bytes of rows that are about to be written."""
-        pop = self._id_of.pop
-        known = [pop(row, b"") for row in rows]
+        Args:
+            known: Those that are known already, and b"" for the others.
+        """
         if b"" not in known:
             return known
         others = iter(self.ids.encoded_many([row for row, data in zip(rows, known, strict=True) if not data]))
@@ -191,7 +186,13 @@ class RocksTable(Table):
     def __init__(self, name: str, initial: Callable[[], Any], stored: StoredRows) -> None:
         super().__init__(initial)
         self.name = name
+        self._begin(stored)
+
+    def _begin(self, stored: StoredRows) -> None:
         self.stored = stored
+        # Of each layer, the oldest frozen one first, the newest last: the bytes of its rows, in the order in
+        # which these came there, as far as they are known, and b"" for one that is not.
+        self._ids: list[list[bytes]] = [[]]
         self._link_layers()
 
     @property
@@ -229,8 +230,12 @@ class RocksTable(Table):
         for near in (self.values, self.stored.near, *(layer for _, layer in self._frozen)):
             if near:
                 missing = list(filterfalse(near.__contains__, missing))
-        if missing:
-            self.stored.fetch(missing, self.values if to_change else None)
+        if missing and to_change:
+            known = self._ids[-1]
+            known += [b""] * (len(self.values) - len(known))
+            known += self.stored.fetch(missing, self.values)
+        elif missing:
+            self.stored.fetch(missing)
 
     def own(self, key: Any, default: Any = None) -> Any:
         """See `Table.own`."""
@@ -279,28 +284,33 @@ class RocksTable(Table):
         for left in reversed(range(self._layers_up_to(checkpoint_id))):
             layer = self._frozen[0][1]
             newer = [one for _, one in self._frozen[1 : left + 1]]
-            for some in self._in_order(layer, newer):
+            for some in self._in_order(layer, self._ids[0], newer):
                 if some:
                     self.stored.write(some)
                 yield
             self._base_count += layer.growth
             self._frozen.pop(0)
+            self._ids.pop(0)
             self._layer_written(is_whole=not newer)
             self._link_layers()
 
-    def _in_order(self, layer: Layer, newer: list[Layer]) -> Iterator[list[tuple[bytes, Any, Any]]]:
+    def _in_order(
+        self, layer: Layer, ids: list[bytes], newer: list[Layer]
+    ) -> Iterator[list[tuple[bytes, Any, Any]]]:
         """Yield the rows of `layer`, some at a time, as `StoredRows.write` takes them, in the order of their
         bytes: so they are written in a quarter of the time. First come empty lists, while they are sorted.
 
         Args:
+            ids: As far as they are known.
             newer: What is in one of these is written over in the same go, and may be something that can't be
                 stored.
         """
         # With the values, which stay as they are: to look each up again, in this order, waits for memory.
         by_group: dict[bytes, list[tuple[bytes, Any, Any]]] = defaultdict(list)
-        rows = iter(layer.items())
+        rows, known = iter(layer.items()), chain(ids, repeat(b""))
         while block := dict(islice(rows, ROWS_PER_STEP)):
-            for one in zip(self.stored.ids_of(list(block)), block, block.values(), strict=True):
+            row_ids = self.stored.ids_of(list(block), list(islice(known, len(block))))
+            for one in zip(row_ids, block, block.values(), strict=True):
                 by_group[one[0][:HEAD_BYTES]].append(one)
             yield []
         waiting: list[tuple[bytes, Any, Any]] = []
@@ -324,7 +334,16 @@ class RocksTable(Table):
     def held(self) -> Held:
         """See `Table.held`: what is not on disk only."""
         held = super().held
-        return held._replace(structure_bytes=held.structure_bytes + self.stored.memory_bytes)
+        # One of a list stands for all: keys are about as long as each other.
+        ids = sum(
+            sys.getsizeof(known) + sum(map(sys.getsizeof, known[-1:])) * len(known) for known in self._ids
+        )
+        return held._replace(structure_bytes=held.structure_bytes + self.stored.memory_bytes + ids)
+
+    def freeze(self, checkpoint_id: CheckpointId) -> None:
+        """See `Table.freeze`."""
+        super().freeze(checkpoint_id)
+        self._ids.append([])
 
     def abandon(self, checkpoint_id: CheckpointId) -> None:
         """The layer of `checkpoint_id` need not be told from later changes any more."""
@@ -337,6 +356,7 @@ class RocksTable(Table):
         """The database is another one, with `row_count` rows of this table."""
         self._frozen.clear()
         self._base_count = row_count
+        self._ids = [[]]
         self.stored.near.clear()
         if self.expiry is not None:
             self.expiry.reset()
@@ -356,10 +376,10 @@ class RocksNamedTable(RocksTable, NamedTable):
 
     def __init__(self, name: str, stored: StoredNamedRows) -> None:
         NamedTable.__init__(self, name, lists_names=False)
-        self.stored = self._stored = stored
+        self._stored = stored
         # Names that came with the changes of each layer, the oldest frozen one first, the newest last.
         self._came: list[dict[Any, set[Any]]] = [{}]
-        self._link_layers()
+        self._begin(stored)
 
     def fetch_names(self, keys: Sequence[Any]) -> None:
         """Read what `keys` have under the names that were asked for of late, if these are few."""
