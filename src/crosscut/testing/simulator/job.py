@@ -115,6 +115,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
             commit_attempts=3,
             sink_timeout_ms=options.checkpoint_timeout_ms,
             snapshots=options.snapshots,
+            is_periodic=options.is_periodic,
             alignment_timeout_ms=options.alignment_timeout_ms,
             spill_bytes=options.spill_bytes,
         ),
