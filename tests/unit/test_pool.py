@@ -812,7 +812,7 @@ class CountedSlices(Unwatched):
 @scene
 async def test_a_task_that_is_behind_with_what_other_workers_send_takes_several_slices_a_round() -> None:
     """Else a source in its own worker, which takes one a round, keeps it behind as far as credit goes."""
-    site = Site()
+    site = Site(clock=WorkedClock())
     site.pool.slices = slices = CountedSlices()
     for _ in range(30):
         site.receive(A, [0] * 100)
@@ -825,4 +825,25 @@ async def test_a_task_that_is_behind_with_what_other_workers_send_takes_several_
     # As many as may wait for it from a sender in its worker are no reason.
     assert rounds[-LOCAL_ITEMS_MAX:] == [1] * LOCAL_ITEMS_MAX
     assert len(site.seen) == 3_000
+    await site.close()
+
+
+@scene
+async def test_a_task_that_is_behind_takes_no_other_slice_after_a_long_one() -> None:
+    """A call may take most of the heartbeat timeout: several in a row would be taken for a dead worker."""
+    clock = WorkedClock()
+
+    def work(record: Any) -> Any:
+        clock.now_ns += 3_000_000_000
+        return record
+
+    site = Site(Map("work", work), clock=clock)
+    for _ in range(30):
+        site.receive(A, [0] * 100)
+    longest_ns = 0
+    while site.join.records_in < 50:
+        before_ns = clock.now_ns
+        await asyncio.sleep(0)
+        longest_ns = max(longest_ns, clock.now_ns - before_ns)
+    assert longest_ns == 3_000_000_000
     await site.close()

@@ -38,7 +38,7 @@ from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import PartStore, Threads
-from crosscut.worker.pace import AdaptivePace, Pace
+from crosscut.worker.pace import SLICE_NS, AdaptivePace, Pace
 from crosscut.worker.runner import TaskRunner
 
 _LOG = logging.getLogger("crosscut")
@@ -50,6 +50,10 @@ Ts = TypeVarTuple("Ts")
 TURNS_IF_BEHIND = 4
 """Slices a round of a task that is behind. With one, a source here that is as fast as those elsewhere would
 keep it behind as far as credit goes: what waits is then in no cache, and in front of each barrier."""
+
+_BEHIND_NS = TURNS_IF_BEHIND * SLICE_NS
+"""After so long it gets no other one all the same: a call of user code may take most of the heartbeat
+timeout, and after several in a row the worker would be taken for dead."""
 
 REACHED_EVERY_S = 0.2
 """Sources that wait for slower ones hear of them as often, at most."""
@@ -439,13 +443,14 @@ class TaskPool:
         has_run = False
         now_ns = self.now_ns()
         for runner in self._runners:
+            began_ns = now_ns
             for _ in range(TURNS_IF_BEHIND):
                 if not runner.look(now_ns):
                     break
                 has_run = True
                 runner.run(now_ns)
                 now_ns = self.now_ns()
-                if not runner.is_behind:
+                if not runner.is_behind or now_ns - began_ns >= _BEHIND_NS:
                     break
         if self.is_over:
             return
