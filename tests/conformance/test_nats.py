@@ -16,6 +16,7 @@ from crosscut.errors import ConnectorError, HistoryError
 from crosscut.interfaces import Source, Split
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
+from crosscut.worker.bounded_splits import BoundedSplits
 
 pytest.importorskip("nats", reason="pip install 'crosscut[nats]'")
 
@@ -192,6 +193,35 @@ def test_a_server_that_crashes_and_comes_back_is_read_on(stream: str) -> None:
             found += next_batch(reader, 100)
         assert found == [str(i) for i in range(6)]
         reader.close()
+
+
+def test_a_batch_does_not_end_where_the_server_is_gone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `trigger="available_now"` the job would stop, and take what it has read for all there is."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 5)
+    with NatsServer() as own:
+        made(own, "OWN")
+        publish(own, [("own.a", str(i)) for i in range(60)])
+        source = cc.nats.source(own.url, "OWN", decode="text")
+        (split,) = source.splits(1)
+        splits = BoundedSplits(source, [(split, split.start)], "own", 1_000)
+        found: list[str] = []
+
+        def waits() -> bool:
+            records = splits.read(7)
+            if isinstance(records, list):
+                found.extend(records)
+            return not isinstance(records, list)
+
+        assert next_until(lambda: not waits() or len(found) > 0)
+        own.kill()
+        # Until the reader knows of it, and all that it had is taken.
+        assert next_until(lambda: waits() and splits.lag is None)
+        assert len(found) < 60 and not splits.is_enough
+        own.start()
+        assert next_until(lambda: waits() and splits.is_enough)
+        assert found == [str(i) for i in range(60)]
+        splits.close()
 
 
 def test_what_can_not_be_read_is_refused_by_name(server: NatsServer, stream: str) -> None:

@@ -13,7 +13,7 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.nats.client import Servers, closed, failures, run
 from crosscut.connectors.nats.messages import Decoding, Message, decoder
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, Source, Split, SplitReader
+from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 PATIENCE_S = 60.0
 """For servers that do not answer."""
@@ -166,6 +166,11 @@ class _StreamReader(ReaderAhead[Any]):
     def lag(self) -> int | None:
         pending = self._pending
         return None if pending is None else pending + self.buffered_count
+
+    def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
+        found = super().read(limit)
+        # Without an answer nobody knows that nothing waits: not yet, or not while the server is gone.
+        return Wait(found.delay_ms, is_coming=self._pending is None) if isinstance(found, Wait) else found
 
     async def fill(self) -> None:
         failing_since_s = time.monotonic()
