@@ -475,6 +475,7 @@ def test_the_suite_finds_a_source_that_does_not_go_by_what_is_known() -> None:
         (cc.Discovered(known={1, 2}), "have to be JSON"),  # type: ignore[arg-type]
         (cc.Discovered(known="x" * KNOWN_BYTES_MAX), "keep a count, a time or the largest name"),
         (cc.Discovered([Split("a", 0, "x" * 100_000_000)]), "return some of them"),
+        (cc.Discovered(is_last=True, is_coming=True), "never be others, and that others are coming"),
     ],
 )
 def test_what_a_source_says_is_checked_with_an_error_that_helps(found: Any, expected: str) -> None:

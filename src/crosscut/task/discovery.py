@@ -58,6 +58,12 @@ def checked_discovery(found: object, uid: str) -> Discovered:
         raise ConnectorError(
             f"source {uid!r}: discover() returned {shortened(found)}: expected crosscut.Discovered"
         )
+    if found.is_last and found.is_coming:
+        # It is never asked again, and could not take it back: a job would wait for others for ever.
+        raise ConnectorError(
+            f"source {uid!r}: discover() says that there will never be others, and that others are coming: "
+            f"expected is_last or is_coming, not both"
+        )
     splits = check_ids(found.splits, uid, "discover")
     for one in splits:
         if not isinstance(one.split_id, str) or not isinstance(one.weight, int | float):
