@@ -116,7 +116,8 @@ class PlannedSource(DynamicSource[Any]):
             }
             size_bytes += len(json.dumps(detail))
             if splits and size_bytes > FOUND_BYTES_MAX:
-                return Discovered(splits, Plan(plan.batch, plan.start, end, number).as_json())
+                rest = Plan(plan.batch, plan.start, end, number)
+                return Discovered(splits, rest.as_json(), is_coming=True)
             splits.append(Split(f"{plan.batch:09}-{number:06}-{mark}", 0, detail))
         return Discovered(splits, Plan(plan.batch + 1, end).as_json())
 
