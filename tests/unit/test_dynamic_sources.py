@@ -243,14 +243,14 @@ def test_a_job_that_stops_takes_no_other_splits() -> None:
     assert talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1)) == []
 
 
-def read_to(talk: Talk, n: int, index: int, *unread: str) -> None:
+def read_to(talk: Talk, n: int, index: int, *unread: str, epoch: Epoch = E1) -> None:
     """Complete checkpoint n, log entry `index`: the first task has `unread`, the second nothing."""
-    talk.fire("trigger")
+    talk.fire("trigger", epoch)
     for task in TASKS:
         one = snapshot(task, n)
         if task in (S0, S1):
             one = replace(one, positions=[row(name) for name in unread] if task == S0 else [])
-        talk.message(task.index, SnapshotAcknowledged(E1, CheckpointId(n), task, one))
+        talk.message(task.index, SnapshotAcknowledged(epoch, CheckpointId(n), task, one))
     talk.hear(EntryAppended(at(index)))
 
 
@@ -282,6 +282,12 @@ def test_a_source_of_which_a_restored_checkpoint_has_enough_waits_as_well(
     assert not any(isinstance(one, FindSplits) for one in effects)
     assert StartTimer(Timer("find", E2, 0), 500) in effects
     assert talk.fire("find", 2) == [StartTimer(Timer("find", E2, 0), 500)]
+    (search,) = talk.coordinator.searches
+    assert search.is_held and search.is_coming, "what reads all there is must not stop before it was asked"
+    read_to(talk, 2, 4, "a", epoch=E2)
+    talk.fire("find", 2)
+    talk.hear(SplitsFound(E2, SOURCE, [], 1))
+    assert not talk.coordinator.searches[0].is_coming
 
 
 def test_without_checkpoints_nobody_knows_what_has_been_read_and_all_that_is_found_is_taken(

@@ -58,7 +58,8 @@ class Search:
         unread_count: Splits that the newest checkpoint has, and those that have come since.
         unread_bytes: What they take in it.
         is_held: The source is not asked, since that is too much.
-        is_coming: Others are on their way, by the newest answer of this epoch.
+        is_coming: Others are on their way, by the newest answer of this epoch; or there was none yet, since
+            the checkpoint has so much that the source was not asked.
     """
 
     source: VertexId
@@ -175,17 +176,18 @@ class SplitFinding:
         else:
             known = {one.source: one for one in restored.known_splits}
             rows = {one.task: one.snapshot.positions for one in snapshots}
-            # Sources are asked at once.
             coming = set()
         for source, search in self._searches.items():
             mine = [_rows(rows.get(TaskId(source, index))) for index in range(parallelism)]
             search.known = [(CheckpointId(0), known.get(source, KnownSplits(source, None)))]
             search.known_since = CheckpointId(0) if restored is None or source in known else None
             search.ids = {row[_ID]: CheckpointId(0) for share in mine for row in share}
-            search.is_coming = source in coming
             search.learned = CheckpointId(0)
             search.shares = list(map(_share, mine))
             search.assigned = {}
+            # With a checkpoint sources are asked at once; who has enough only later: till then nobody knows.
+            is_held = restored is not None and not search.newest.is_last and self._is_enough(search)
+            search.is_coming = source in coming or is_held
 
     @property
     def searches(self) -> tuple[Search, ...]:
