@@ -482,6 +482,16 @@ def test_what_is_no_timestamp_is_named_with_its_record(value: Any, problem: str)
     assert caught.value.record == repr(records[1])
 
 
+def test_the_record_is_to_blame_for_what_is_no_timestamp_though_it_is_the_first() -> None:
+    """Else a job whose first record is of 1969 is started again ten times, and not three."""
+    with pytest.raises(UserCodeError) as returned:
+        assigner(lambda record: record).process(Batch([-1]))
+    assert not returned.value.is_first
+    with pytest.raises(UserCodeError) as raised:
+        assigner(lambda record: int(record)).process(Batch(["then"]))
+    assert raised.value.is_first
+
+
 def test_a_function_that_raises_is_named_with_its_record() -> None:
     with pytest.raises(UserCodeError, match="operator 'times' raised KeyError") as caught:
         assigner(lambda record: record["time"]).process(Batch([{"time": 1}, {}]))

@@ -232,8 +232,8 @@ class AssignTimestamps(Operator):
             try:
                 timestamps.append(as_timestamp(value))
             except (TypeError, ValueError) as error:
-                is_first = not self.taken_count and not timestamps
-                raise user_code_error(self.uid, error, record, is_first=is_first) from error
+                # Its function has returned: whatever it may have asked was there, so the record is to blame.
+                raise user_code_error(self.uid, error, record, is_first=False) from error
         return timestamps
 
     def _add_news(self, news: Batch | None) -> None:
