@@ -43,6 +43,15 @@ def test_every_link_to_a_file_leads_to_one_and_to_a_heading_that_it_has(page: st
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", names_of([*PAGES, ROOT / "bench" / "README.md"]))
+def test_every_row_of_a_table_stands_below_its_headings(page: str) -> None:
+    """An empty line ends a table: a row after it is shown as it is written, with its bars."""
+    text = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
+    for block in re.split(r"\n[ \t]*\n", text):
+        rows = [line.strip() for line in block.splitlines() if line.lstrip().startswith("|")]
+        assert not rows or re.fullmatch(r"\|[-:| ]+\|", "".join(rows[1:2])), rows[0]
+
+
 SOURCES = ROOT / "src" / "crosscut"
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
