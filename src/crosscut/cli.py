@@ -326,7 +326,7 @@ def compact(directory: str, target_bytes: int, older_than: Duration, csv_header:
 
 @program.group()
 def checkpoints() -> None:
-    """Look into a checkpoint directory. Nothing is changed; the job may be running."""
+    """Look into a checkpoint directory or a savepoint; the job may be running. Only `seal` changes it."""
 
 
 @checkpoints.command(name="ls")
