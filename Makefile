@@ -63,7 +63,7 @@ $(VENV)/.test: $(VENV)/.made $(REQUIREMENTS) requirements.lock
 
 $(VENV)/.bench: $(VENV)/.made $(REQUIREMENTS)
 	@echo "Installing into $(VENV), for benchmarks"
-	@$(PIP) -e '.[fast,bench]'
+	@$(PIP) -e '.[fast,metrics,parquet,rocksdb,bench]'
 	@touch $@
 
 $(VENV)/.made:

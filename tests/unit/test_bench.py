@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from bench import operators, plot, throughput
+from bench.__main__ import NAMES
 from bench.coordinating import VERTICES, LargeJob
 from bench.page import interval
 from bench.protocols import PROTOCOLS, Run, by_length, compare, plan
@@ -162,6 +164,19 @@ def test_what_a_barrier_costs_is_measured_on_a_real_task() -> None:
 
 
 # What it says of its data is true of them.
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("word", "extra"), [("pyarrow", "parquet"), ('"rocksdb"', "rocksdb"), ('ask("metrics")', "metrics")]
+)
+def test_make_bench_installs_what_its_benchmarks_use(word: str, extra: str) -> None:
+    """Else it ends in the middle, in an environment that has nothing more."""
+    assert [name for name in NAMES if word in (ROOT / "bench" / f"{name}.py").read_text(encoding="utf-8")]
+    installed = re.search(r"-e '\.\[(.*bench)\]'", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert installed and extra in installed[1].split(",")
 
 
 def test_the_table_of_keys_holds_as_many_as_the_benchmark_says() -> None:
