@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.simulation.conversation import K0, K1, S0, S1, Talk, at, claim, registration
 
+from crosscut.driver.growth import WINDOW_S, WINDOWS_MIN
 from crosscut.driver.status import (
     RATE_WINDOW_S,
     CheckpointStatus,
@@ -290,3 +291,22 @@ def test_what_was_spilled_is_added_up_over_all_tasks() -> None:
         Epoch(1), (TaskStatistics(K0, spilled_bytes=3), TaskStatistics(K1, spilled_bytes=4))
     )  # fmt: skip
     assert status_of(talk, seen).as_dict()["spilled_bytes"] == 7
+
+
+def test_a_watermark_that_stands_still_and_state_that_grows_are_warned_of_and_shown() -> None:
+    """K2: whoever has no journal sees them in `job.progress()`."""
+    talk, seen = Talk(), Observations()
+    talk.running()
+    assert status_of(talk, seen).as_dict()["still_watermarks"] == ()
+    warnings = []
+    for second in range(0, int(WINDOW_S) * (WINDOWS_MIN + 1), 10):
+        keyed = TaskStatistics(K0, records_in=second, state_keys=second, watermark=7, held_up_by=str(S1))
+        heartbeat = WorkerHeartbeat(Epoch(1), tasks=(keyed,))
+        now_ns = second * SECOND_NS
+        warnings += seen.heard(WorkerIndex(0), heartbeat, now_ns, talk.coordinator, SOURCES)
+    still, growing = warnings
+    assert f"watermark of {K0} has not moved" in still
+    assert f"the state of '{K0.vertex}' has grown" in growing
+    shown = status_of(talk, seen).as_dict()
+    assert [one["held_up_by"] for one in shown["still_watermarks"]] == [str(S1)]
+    assert [one["vertex"] for one in shown["growing_states"]] == [K0.vertex]
