@@ -11,7 +11,7 @@ from jobs import DEADLINE_S, KEYS, NumberedJob, lose, until
 
 
 @pytest.mark.parametrize(("snapshots", "backend"), [("aligned", "rocksdb"), ("unaligned", "memory")])
-def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
+def test_a_job_goes_from_one_worker_to_three_to_two_and_to_four_and_its_output_is_exact(
     tmp_path: Path, started: Any, snapshots: str, backend: str
 ) -> None:
     settings = {"snapshots": snapshots, "retain": 100, "state_backend": backend}
@@ -31,7 +31,7 @@ def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
     job = started(numbered)
     runs_for_a_while(job)
     job.stop()
-    for parallelism, before in ((3, 1), (2, 3)):
+    for parallelism, before in ((3, 1), (2, 3), (4, 2)):
         there = replace(numbered, parallelism=parallelism)
         job = started(there)
         runs_for_a_while(job)
@@ -39,7 +39,7 @@ def test_a_job_goes_from_one_worker_to_three_and_to_two_and_its_output_is_exact(
         assert restored in job.progress()["takeover"]
         lose(job, started, parallelism - 1)
         runs_for_a_while(job)
-        if parallelism == 2:
+        if parallelism == 4:
             numbered.open_gate()
             assert job.wait(DEADLINE_S)
         else:
