@@ -122,6 +122,9 @@ class Hostile(type):
     def __hash__(cls) -> NoReturn:
         raise AssertionError("hash")
 
+    def __eq__(cls, other: object) -> NoReturn:
+        raise AssertionError("equals")
+
 
 def refuse(*_: Any) -> NoReturn:
     raise AssertionError("called")

@@ -40,6 +40,7 @@ _GRAIN = 16
 _bases = type.__dict__["__mro__"].__get__
 _names = type.__dict__["__dict__"].__get__
 _flags = type.__dict__["__flags__"].__get__
+_WITHOUT_CHILDREN = (str, int, float, bytes, bool, type(None))
 _ELSEWHERE = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
 
@@ -160,7 +161,8 @@ def _share(objects: Sequence[Any], position: int) -> float:
 def _children(one: Any) -> tuple[list[Any], int]:
     """Return what an object refers to, or some of it, and how many that are."""
     kind = type(one)
-    if kind in (str, bytes, int, float, bool, type(None)):
+    # Not `in`: that asks a class whether it equals another one, and a metaclass may answer.
+    if any(kind is plain for plain in _WITHOUT_CHILDREN):
         return [], 0
     if issubclass(kind, list):
         return _some(list.__len__(one), lambda step: list.__getitem__(one, slice(None, None, step)))
