@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -572,6 +573,44 @@ def test_rows_that_came_into_a_layer_in_several_ways_are_written_under_their_own
     assert any(table._ids[0]), "the bytes of some rows are known"
     parts = site.checkpoint(N2)
     assert stored_contents(parts, site.read) == {"": expected}
+
+
+def test_the_bytes_of_rows_that_a_failure_has_taken_away_are_those_of_no_later_ones(site: Site) -> None:
+    for key in range(20):
+        site.state.main.put(key, key)
+    site.checkpoint(N1)
+    site.state.fetch(range(20), to_change=True)
+    site.state.roll_back(N1)
+    for key in range(10, 30):
+        site.state.main.put(key, -key)
+    later = site.checkpoint(N2)
+    expected = {key: key for key in range(10)} | {key: -key for key in range(10, 30)}
+    assert stored_contents(later, site.read) == {"": expected}
+    assert dict(site.state.main.items()) == expected
+
+
+def test_a_value_that_can_not_be_read_leaves_those_before_it_under_their_own_keys(site: Site) -> None:
+    """Whoever asks for it gets the error; a slice may be over before anybody does."""
+    table = site.state.main
+    assert isinstance(table, RocksTable)
+    for key in range(20):
+        table.put(key, key)
+    site.checkpoint(N1)
+    ids = table.stored.ids
+    last = max(range(20), key=ids.encoded)
+    site.state._opened().write([(ids.encoded(last), b"no pickle")])
+    site.state.fetch(range(20), to_change=True)
+    assert 0 < len(table.values) < 20
+    for key in list(table.values):
+        table.values[key] += 100
+    for key in range(100, 105):
+        table.put(key, key)
+    with pytest.raises(StateError, match=f"of key {last} can't be decoded"):
+        table.get(last)
+    changed = dict(table.values)
+    site.state._opened().write([(ids.encoded(last), pickle.dumps(last))])
+    expected = {key: key for key in range(20)} | changed
+    assert stored_contents(site.checkpoint(N2), site.read) == {"": expected}
 
 
 def test_keys_are_read_in_the_order_in_which_they_are_stored(
