@@ -193,6 +193,26 @@ def test_a_dict_that_is_all_gaps_is_not_searched_for_the_rows_that_are_left() ->
     assert size_of(state) > 1_000_000, "the dict is still there"
 
 
+def test_names_are_not_searched_for_either_where_hardly_any_are_left() -> None:
+    table = NamedTable("counts")
+    for i in range(200_000):
+        table.put((i, "name"), i)
+    walked = []
+
+    class Watched(dict[Any, Any]):
+        def values(self) -> Any:
+            walked.append(len(self))
+            return super().values()
+
+    table._names = Watched(table._names or {})
+    assert table.held
+    assert walked == [200_000]
+    for i in range(1, 200_000):
+        table.delete((i, "name"))
+    assert table.held.structure_bytes > 1_000_000, "the dict is still there"
+    assert walked == [200_000]
+
+
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Iterator[KeyedState]:
     backend = OnDisk(str(tmp_path / "state"), 8)

@@ -18,7 +18,7 @@ from crosscut.errors import FlowError, InternalError
 from crosscut.ids import CheckpointId
 from crosscut.keys import encoded_key, plain_key
 from crosscut.state.encoding import DELETED
-from crosscut.state.memory import Held
+from crosscut.state.memory import GAPS_BYTES_MAX, Held
 from crosscut.state.table import Table
 
 NAMES_SAMPLED = 16
@@ -51,9 +51,12 @@ class NamedTable(Table):
         held = super().held
         if not self._names:
             return held
-        some = list(map(sys.getsizeof, islice(reversed(self._names.values()), NAMES_SAMPLED)))
-        sets = sum(some) * len(self._names) // len(some)
-        return held._replace(structure_bytes=held.structure_bytes + sys.getsizeof(self._names) + sets)
+        sets, names_bytes = 0, sys.getsizeof(self._names)
+        # Else it would be a walk over the gaps, with each report.
+        if names_bytes < GAPS_BYTES_MAX * len(self._names):
+            some = list(map(sys.getsizeof, islice(reversed(self._names.values()), NAMES_SAMPLED)))
+            sets = sum(some) * len(self._names) // len(some)
+        return held._replace(structure_bytes=held.structure_bytes + names_bytes + sets)
 
     def names(self, key: Any) -> list[Any]:
         """Return the names under which `key` has values, always in the same order.
