@@ -21,6 +21,8 @@ from crosscut.state.memory import (
     mean_bytes,
 )
 from crosscut.state.named import NamedTable
+from crosscut.state.rocksdb.state import RocksState
+from crosscut.state.rocksdb.table import RocksTable
 from crosscut.state.table import Table
 from crosscut.worker.backends import OnDisk
 
@@ -229,3 +231,28 @@ def test_of_rocksdb_only_what_is_in_memory_counts(on_disk: KeyedState) -> None:
         """Nobody waits."""
     on_disk.link(N1)  # type: ignore[attr-defined]
     assert size_of(on_disk) < layers / 4
+
+
+@pytest.mark.parametrize("how", ["written", "rolled back"])
+def test_rows_of_rocksdb_that_are_not_at_hand_any_more_do_not_count(on_disk: KeyedState, how: str) -> None:
+    assert isinstance(on_disk, RocksState)
+    assert isinstance(on_disk.main, RocksTable)
+
+    def checkpoint(n: CheckpointId) -> None:
+        on_disk.freeze(n)
+        for _ in on_disk.writing(n):
+            """Nobody waits."""
+        on_disk.link(n)
+
+    stored = on_disk.main.stored
+    filled(on_disk, VALUES["bytes"], 1_000)
+    checkpoint(N1)
+    on_disk.fetch([f"key-{i:08d}" for i in range(1_000)])
+    assert stored.memory_bytes > 100_000
+    if how == "rolled back":
+        on_disk.roll_back(N1)
+    else:
+        filled(on_disk, VALUES["bytes"], 1_000)
+        checkpoint(N2)
+    assert not stored.near
+    assert stored.memory_bytes < 50_000, "no more than the dict itself"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle  # noqa: S403 - own state: from files whose SHA-256 is in the job log
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, filterfalse, islice, repeat
 from operator import itemgetter
 from typing import Any
@@ -92,8 +92,7 @@ class StoredRows:
         rows = list(map(by_id.__getitem__, ids))
         found = self._database().get_many(ids)
         if into is None:
-            self.near.update(zip(rows, found, strict=True))
-            self._near_bytes += sum(map(len, filter(None, found)))
+            self.keep(dict(zip(rows, found, strict=True)))
             return []
         if None in found:
             self.near.update((row, None) for row, data in zip(rows, found, strict=True) if data is None)
@@ -103,15 +102,24 @@ class StoredRows:
         try:
             into.update(zip(rows, map(loads, found), strict=True))  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
-            self.near.update(zip(rows, found, strict=True))
+            self.keep(dict(zip(rows, found, strict=True)))
             return []
         return ids
 
     def make_room(self, count: int) -> None:
         """So many rows are to be kept at hand: forget others, if there are too many."""
         if len(self.near) + count > NEAR_ROWS_MAX or self._near_bytes > NEAR_BYTES_MAX:
-            self.near.clear()
-            self._near_bytes = 0
+            self.forget()
+
+    def keep(self, rows: Mapping[Any, bytes | None]) -> None:
+        """Have rows at hand, for which there is room."""
+        self.near.update(rows)
+        self._near_bytes += sum(map(len, filter(None, rows.values())))
+
+    def forget(self) -> None:
+        """Have none at hand."""
+        self.near.clear()
+        self._near_bytes = 0
 
     def ids_of(self, rows: list[Any], known: list[bytes]) -> list[bytes]:
         """Return the bytes of rows.
@@ -134,7 +142,7 @@ class StoredRows:
         self.row_bytes = 1 + self._database().write(self._changes(encoded)) // (len(encoded) or 1)
         if near := self.near:
             for _, row, _ in rows:
-                near.pop(row, None)
+                self._near_bytes -= len(near.pop(row, None) or b"")
 
     def _changes(self, encoded: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
         """Return all that has to be written so that these rows are in the database."""
@@ -357,7 +365,7 @@ class RocksTable(Table):
         self._frozen.clear()
         self._base_count = row_count
         self._ids = [[]]
-        self.stored.near.clear()
+        self.stored.forget()
         if self.expiry is not None:
             self.expiry.reset()
         self._begin_layer()

@@ -78,7 +78,7 @@ class StoredTimers(StoredNamedRows):
     def remember(self, values: dict[Any, bytes]) -> None:
         """Keep at hand what was read of the index: timers are asked for when their time has come."""
         self.make_room(len(values))
-        self.near.update(values)
+        self.keep(values)
 
 
 class RocksTimerTable(RocksNamedTable, TimerTable):
