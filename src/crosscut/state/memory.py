@@ -12,7 +12,7 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -169,8 +169,9 @@ def _children(one: Any) -> tuple[list[Any], int]:
     if issubclass(kind, tuple):
         return _some(tuple.__len__(one), lambda step: list(tuple.__getitem__(one, slice(None, None, step))))
     if issubclass(kind, dict):
-        some = [each for pair in islice(dict.items(one), CHILDREN_SAMPLED // 2) for each in pair]
-        return some, 2 * dict.__len__(one)
+        # At once: a thread of the user's may change it, and a loop in Python lets others run.
+        pairs = list(islice(dict.items(one), CHILDREN_SAMPLED // 2))
+        return list(chain.from_iterable(pairs)), 2 * dict.__len__(one)
     for several in (set, frozenset, deque):
         if issubclass(kind, several):
             return list(islice(several.__iter__(one), CHILDREN_SAMPLED)), several.__len__(one)
