@@ -23,6 +23,9 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(errors.__file__).parents[1])}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 ENDLESS = """
+import threading
+import time
+
 import crosscut as cc
 from numbers_of_mine import digit
 
@@ -39,9 +42,14 @@ flow = cc.Flow("endless")
 
 if __name__ == "__main__":
     job = flow.start(cc.Settings(checkpoint_interval="1h"))
-    while not job.progress()["records_read"]:
-        job.wait(0.1)
-    print("records flow", *(worker.pid for worker in job.workers()), flush=True)
+
+    def tell():
+        while not job.progress()["records_read"]:
+            time.sleep(0.1)
+        print("records flow", *(worker.pid for worker in job.workers()), flush=True)
+
+    # In a thread: whoever reads that line interrupts at once, and `wait` has to be there by then.
+    threading.Thread(target=tell, daemon=True).start()
     job.wait()
 """
 

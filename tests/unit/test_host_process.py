@@ -1,10 +1,12 @@
-"""When a worker's process looks for garbage, and when it does not."""
+"""When a worker looks for garbage, and when not: in processes of their own, since it ends its children."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -18,15 +20,7 @@ class Cycle:
         self.itself = self
 
 
-@pytest.fixture
-def process() -> Iterator[SystemProcess]:
-    with hosting_a_worker():
-        yield SystemProcess()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
-
-
-def test_what_an_epoch_has_left_is_given_back_when_its_tasks_have_ended(process: SystemProcess) -> None:
+def what_an_epoch_has_left_is_given_back_when_its_tasks_have_ended(process: SystemProcess) -> None:
     left = Cycle()
     seen = weakref.ref(left)
     process.load()
@@ -39,10 +33,29 @@ def test_what_an_epoch_has_left_is_given_back_when_its_tasks_have_ended(process:
     assert gc.get_freeze_count() > 0, "what is alive is not looked at again"
 
 
-def test_while_state_is_read_nothing_is_looked_for_and_then_again(process: SystemProcess) -> None:
+def while_state_is_read_nothing_is_looked_for_and_then_again(process: SystemProcess) -> None:
     process.load()
     assert not gc.isenabled()
     process.settle()
     assert gc.isenabled()
     process.load()
-    # The end of the worker, while the fixture ends: Spark uses the process again.
+    # The end of the worker comes now: Spark uses the process again.
+
+
+def hosted(rule: Callable[[SystemProcess], None]) -> None:
+    with hosting_a_worker():
+        rule(SystemProcess())
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        what_an_epoch_has_left_is_given_back_when_its_tasks_have_ended,
+        while_state_is_read_nothing_is_looked_for_and_then_again,
+    ],
+)
+def test_a_worker_looks_for_garbage_where_nobody_waits(rule: Callable[[SystemProcess], None]) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        own.submit(hosted, rule).result()
