@@ -7,11 +7,13 @@ classes the caller allows, filled with checked values; no code is looked up by n
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from crosscut.errors import CrosscutError, InternalError, StateError
 from crosscut.interfaces import JSON
@@ -22,6 +24,10 @@ JSON_DEPTH_MAX = 64
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 
 _Convert = Callable[[Any], Any]
+_Write = Callable[[Any], str]
+
+# No value holds itself: what nests too deep is refused.
+_WRITTEN: _Write = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class _Mismatch(Exception):
@@ -30,10 +36,11 @@ class _Mismatch(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one type hint is turned into JSON and back."""
+    """How one type hint is turned into JSON and back, and written as text."""
 
     encode: _Convert
     decode: _Convert
+    write: _Write
     plain: tuple[type, ...] = ()
     """A value of just one of these types is its own JSON, and needs no call; an int within the bounds."""
 
@@ -52,6 +59,20 @@ def to_json(value: object) -> JSON:
     except _Mismatch as error:
         raise StateError(f"can't be written as JSON: {error}") from None
     return encoded
+
+
+def to_text(value: object) -> str:
+    """Return `to_json(value)` as text, in ASCII and without blanks, as `json` writes it.
+
+    It is written at once: to make the objects first, and then have them looked at, takes four times as long.
+
+    Raises:
+        StateError: As `to_json`.
+    """
+    try:
+        return _tagged_plan((type(value),), "value").write(value)
+    except _Mismatch as error:
+        raise StateError(f"can't be written as JSON: {error}") from None
 
 
 def from_json(data: JSON, kinds: tuple[type, ...], error: type[CrosscutError]) -> Any:
@@ -97,7 +118,8 @@ def _scalar_plan(kind: type, expected: str, label: str) -> _Plan:
         return value
 
     convert = check_int if kind is int else check
-    return _Plan(convert, convert, (kind,))
+    write = _SCALAR_TEXTS[kind]
+    return _Plan(convert, convert, lambda value: write(convert(value)), (kind,))
 
 
 def _float_plan(label: str) -> _Plan:
@@ -108,7 +130,7 @@ def _float_plan(label: str) -> _Plan:
             return float(value)
         raise _mismatch(label, "a finite number", value)
 
-    return _Plan(check, check)
+    return _Plan(check, check, lambda value: _WRITTEN(check(value)))
 
 
 def _is_portable(value: object) -> bool:
@@ -139,11 +161,11 @@ def _json_plan(label: str) -> _Plan:
             return value
         raise _mismatch(label, "JSON (None, bool, 64-bit int, finite float, str, list, dict)", value)
 
-    return _Plan(check, check, (type(None), str, bool, int))
+    return _Plan(check, check, lambda value: _WRITTEN(check(value)), (type(None), str, bool, int))
 
 
 def _tuple_plan(item: _Plan, label: str) -> _Plan:
-    encode_item, decode_item = item.encode, item.decode
+    encode_item, decode_item, write_item = item.encode, item.decode, item.write
 
     def encode(value: Any) -> list[Any]:
         if type(value) is not tuple:
@@ -155,7 +177,12 @@ def _tuple_plan(item: _Plan, label: str) -> _Plan:
             raise _mismatch(label, "a list", data)
         return tuple([decode_item(part) for part in data]) if data else ()
 
-    return _Plan(encode, decode)
+    def write(value: Any) -> str:
+        if type(value) is not tuple:
+            raise _mismatch(label, "a tuple", value)
+        return f"[{','.join([write_item(part) for part in value])}]" if value else "[]"
+
+    return _Plan(encode, decode, write)
 
 
 def _dict_plan(item: _Plan, label: str) -> _Plan:
@@ -170,7 +197,12 @@ def _dict_plan(item: _Plan, label: str) -> _Plan:
 
         return apply
 
-    return _Plan(converter(item.encode), converter(item.decode))
+    written = converter(item.write)
+
+    def write(value: Any) -> str:
+        return f"{{{','.join([f'{_quoted(key)}:{part}' for key, part in written(value).items()])}}}"
+
+    return _Plan(converter(item.encode), converter(item.decode), write)
 
 
 @cache
@@ -182,6 +214,7 @@ def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
     # Of those that have come along: a process sees few of all.
     encoders: dict[type, _Convert] = {}
     decoders: dict[str, _Convert] = {}
+    writers: dict[type, _Write] = {}
 
     def encode(value: Any) -> Any:
         if value is None and optional:
@@ -193,6 +226,17 @@ def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
                 raise _mismatch(label, expected, value)
             encoder = encoders[kind] = _encoder(kind)
         return encoder(value)
+
+    def write(value: Any) -> str:
+        if value is None and optional:
+            return "null"
+        kind: type = type(value)
+        writer = writers.get(kind)
+        if writer is None:
+            if kind not in kinds:
+                raise _mismatch(label, expected, value)
+            writer = writers[kind] = _writer(kind)
+        return writer(value)
 
     def decode(data: Any) -> Any:
         if type(data) is not dict:
@@ -209,7 +253,7 @@ def _tagged_plan(kinds: tuple[type, ...], label: str) -> _Plan:
             decoder = decoders[name] = _decoder(by_name[name])
         return decoder(data)
 
-    return _Plan(encode, decode, (type(None),) if optional else ())
+    return _Plan(encode, decode, write, (type(None),) if optional else ())
 
 
 def _optional_plan(present: _Plan) -> _Plan:
@@ -217,6 +261,7 @@ def _optional_plan(present: _Plan) -> _Plan:
     return _Plan(
         lambda value: None if value is None else present.encode(value),
         lambda data: None if data is None else present.decode(data),
+        lambda value: "null" if value is None else present.write(value),
         (type(None), *present.plain),
     )
 
@@ -244,26 +289,26 @@ def _encoder(kind: type) -> _Convert:
 
 
 @cache
+def _writer(kind: type) -> _Write:
+    plans = _fields(kind)
+    converts = {field: plan.write for field, plan in plans.items()}
+    pairs = "".join(f',"{field}":{{_{field}}}' for field in plans)
+    result = f"""f'{{{{"type":"{kind.__name__}"{pairs}}}}}'"""
+    return _straight(plans, converts, "value.{}", result, kind, _AS_TEXT)
+
+
+@cache
 def _decoder(kind: type) -> _Convert:
     plans, name = _fields(kind), kind.__name__
     converts = {field: plan.decode for field, plan in plans.items()}
-    result = f"kind({', '.join(f'_{field}' for field in plans)})"
-    build = _straight(plans, converts, "value[{!r}]", result, kind)
 
-    size = len(plans) + 1
-
-    def decode(data: dict[str, Any]) -> Any:
-        if len(data) == size:
-            try:
-                # Of so many fields, with "type": if none is missing, there is no other.
-                return build(data)
-            except KeyError:
-                pass
+    def misfit(data: dict[str, Any]) -> NoReturn:
         missing = sorted(plans.keys() - data.keys())
         unknown = sorted(str(key)[:60] for key in data.keys() - plans.keys() - {"type"})
         raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
 
-    return decode
+    result = f"kind({', '.join(f'_{field}' for field in plans)})"
+    return _straight(plans, converts, "value[{!r}]", result, kind, misfit=misfit)
 
 
 _IS_PLAIN = {
@@ -272,10 +317,18 @@ _IS_PLAIN = {
     bool: "type({0}) is bool",
     type(None): "{0} is None",
 }
+_AS_IS = dict.fromkeys(_IS_PLAIN, "{0}")
+_AS_TEXT = {int: "{0}", str: "quoted({0})", bool: "('true' if {0} else 'false')", type(None): "'null'"}
 
 
 def _straight(
-    plans: dict[str, _Plan], converts: dict[str, _Convert], read: str, result: str, kind: type
+    plans: dict[str, _Plan],
+    converts: Mapping[str, _Convert],
+    read: str,
+    result: str,
+    kind: type,
+    plainly: Mapping[type, str] = _AS_IS,
+    misfit: Callable[[Any], NoReturn] | None = None,
 ) -> _Convert:
     """Return a function that converts all fields of `value`, one after the other, and returns `result`.
 
@@ -286,14 +339,23 @@ def _straight(
     Args:
         read: How a field of `value` is read.
         result: An expression; in it `kind` is the class, and each field has an underscore in front.
+        plainly: What a field becomes that needs no call.
+        misfit: Called if `value` has not these fields and "type", and no others.
     """
     lines = []
     for field, plan in plans.items():
-        is_plain = " or ".join(_IS_PLAIN[one].format(f"_{field}") for one in plan.plain)
-        unless = f"if not ({is_plain}): " if is_plain else ""
-        lines += [f"_{field} = {read.format(field)}", f"{unless}_{field} = {field}_(_{field})"]
-    names: dict[str, Any] = {f"{field}_": convert for field, convert in converts.items()} | {"kind": kind}
-    exec("\n ".join(["def straight(value):", *lines, f"return {result}"]), names)  # noqa: S102 - see above
+        name, converted = f"_{field}", f"{field}_(_{field})"
+        for one in reversed(plan.plain):
+            converted = f"{plainly[one].format(name)} if {_IS_PLAIN[one].format(name)} else {converted}"
+        lines += [f"{name} = {read.format(field)}", f"{name} = {converted}"]
+    names: dict[str, Any] = {f"{field}_": convert for field, convert in converts.items()}
+    names |= {"kind": kind, "quoted": _quoted, "misfit": misfit}
+    lines.append(f"return {result}")
+    if misfit is not None:
+        # Of so many fields: if none is missing, there is no other.
+        fits = f"if len(value) != {len(plans) + 1}: misfit(value)"
+        lines = [fits, "try:", *[f" {line}" for line in lines], "except KeyError: misfit(value)"]
+    exec("\n ".join(["def straight(value):", *lines]), names)  # noqa: S102 - see above
     made: _Convert = names["straight"]
     return made
 
@@ -330,4 +392,10 @@ class _HasJson:
 
 # How the recursive alias looks once its own forward references are resolved.
 _JSON_HINT = get_type_hints(_HasJson)["value"]
+_SCALAR_TEXTS: dict[type, _Write] = {
+    int: str,
+    str: _quoted,
+    bool: ("false", "true").__getitem__,
+    type(None): lambda _: "null",
+}
 _SCALARS: dict[type, str] = {int: "an integer", str: "text", bool: "true or false", type(None): "null"}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.codec import JSON_DEPTH_MAX, from_json, to_json
+from crosscut.codec import JSON_DEPTH_MAX, from_json, to_json, to_text
 from crosscut.errors import StateError, StoreError, WireError
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.entries import LogEntry
@@ -169,3 +169,27 @@ def test_an_optional_integer_is_an_integer_or_nothing() -> None:
 def test_a_class_that_the_caller_does_not_allow_is_refused() -> None:
     with pytest.raises(WireError, match="expected EpochClaimed or"):
         from_json(to_json(pending(None)), get_args(LogEntry), WireError)
+
+
+@given(MESSAGE)
+def test_what_is_written_at_once_is_what_json_writes(message: Any) -> None:
+    assert to_text(message) == json.dumps(to_json(message), separators=(",", ":"))
+
+
+@given(MESSAGE, st.data())
+def test_what_is_no_message_is_refused_in_the_same_words_when_it_is_written_at_once(
+    message: Any, data: st.DataObject
+) -> None:
+    field = data.draw(st.sampled_from(dataclasses.fields(message) or (None,)))
+    if field is None:
+        return
+    wrong = data.draw(st.sampled_from((b"x", (1, {2}), {1: 2}, 2**64, float("nan"), object(), 1.5, True)))
+    changed = dataclasses.replace(message, **{field.name: wrong})
+    try:
+        expected = json.dumps(to_json(changed), separators=(",", ":"))
+    except StateError as error:
+        with pytest.raises(StateError) as raised:
+            to_text(changed)
+        assert str(raised.value) == str(error)
+    else:
+        assert to_text(changed) == expected

@@ -29,7 +29,10 @@ from crosscut.store.log_key import LogKey, Signature
 
 FORMAT = 2
 _KINDS: tuple[type[LogEntry], ...] = get_args(LogEntry)
-_TO_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+# No value holds itself: the codec refuses what nests too deep.
+_TO_TEXT = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
 _PARSED = json.JSONDecoder().decode
 _FILE = re.compile(
     rb'\{"format":(\d{1,9}),"segment":(\d{1,18}),"number":(\d{1,18}),"epoch":(\d{1,18}),'

@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 from typing import TypeVar, get_args
 
-from crosscut.codec import from_json, to_json
+from crosscut.codec import from_json, to_text
 from crosscut.errors import WireError
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 
 Message = TypeVar("Message")
 
-# Made once: json.dumps and json.loads look at all of their options at each call.
-# No value holds itself: the codec refuses what nests too deep.
-_TO_TEXT = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+# Made once: json.loads looks at all of its options at each call.
 _DECODER = json.JSONDecoder()
 
 WORKER_MESSAGES: tuple[type[WorkerMessage], ...] = get_args(WorkerMessage)
@@ -35,7 +33,7 @@ def encode_control(message: WorkerMessage | CoordinatorMessage) -> bytes:
             connector that is not JSON. The message names it.
     """
     # Not orjson: it refuses lone surrogates, which file names (so positions) do contain.
-    return _TO_TEXT(to_json(message)).encode("ascii")
+    return to_text(message).encode("ascii")
 
 
 def decode_control(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -> Message:
