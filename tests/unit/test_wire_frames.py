@@ -207,3 +207,43 @@ def test_a_barrier_carries_its_checkpoint() -> None:
 def test_a_barrier_without_a_checkpoint_is_refused(payload: bytes) -> None:
     with pytest.raises(WireError, match="BARRIER"):
         decode_barrier(payload)
+
+
+PIECES = (
+    wire(FrameType.BATCH, 1, b"abc"),
+    wire(FrameType.END_OF_INPUT, 1),
+    wire(FrameType.BATCH, 2, b"abc"),
+    wire(FrameType.BATCH, 1, b"abc") + wire(FrameType.BATCH, 2),
+    wire(FrameType.BATCH, 1, b"abc")[:-1],
+    wire(FrameType.BATCH, 1, b"abc")[: HEADER.size - 1],
+    b"",
+    header(magic=b"XD"),
+    header(version=1),
+    header(kind=FrameType.CONTROL),
+    header(channel=1),
+    header(length=DATA_LIMITS[FrameType.BATCH] + 1) + bytes(DATA_LIMITS[FrameType.BATCH] + 1),
+)
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=range(len(PIECES)))
+@pytest.mark.parametrize("before", [b"", wire(FrameType.BATCH, 1, b"abc"), header(length=3)])
+def test_a_piece_that_is_one_frame_is_taken_at_once_and_is_what_it_is_when_fed(
+    piece: bytes, before: bytes
+) -> None:
+    """Whatever is no frame is refused in the same words, and nothing is taken in front of what is held."""
+
+    def outcome(*, at_once: bool) -> list[object]:
+        decoder = data_decoder()
+        found: list[object] = []
+        for data in (before, piece, wire(FrameType.BATCH, 2, b"x")):
+            try:
+                if at_once and (whole := decoder.whole(data)) is not None:
+                    found.append((whole.kind, whole.sequence, whole.channel, bytes(whole.payload)))
+                    continue
+                decoder.feed(data)
+                found += [(one.kind, one.sequence, one.channel, bytes(one.payload)) for one in decoder]
+            except WireError as error:
+                found.append(str(error))
+        return found
+
+    assert outcome(at_once=True) == outcome(at_once=False)

@@ -115,3 +115,14 @@ def shaken_hands(client_nonce: bytes, server_nonce: bytes) -> tuple[tuple[bytes,
     assert isinstance(proven, Proven)
     client.receive(server.verdict(Verdict.ACCEPTED))
     return client.frame_keys(), server.frame_keys()
+
+
+def test_a_frame_that_is_taken_at_once_has_to_have_its_seal_too() -> None:
+    first, second = sealed([b"first", b"second"])
+    found = decoder()
+    for frame, payload in ((first, b"first"), (second, b"second")):
+        whole = found.whole(frame)
+        assert whole is not None and bytes(whole.payload) == payload
+    for wrong in (second, first[:-1] + bytes([first[-1] ^ 1])):
+        with pytest.raises(WireError, match="another seal"):
+            decoder().whole(wrong)

@@ -153,7 +153,11 @@ class Connection(asyncio.Protocol, ABC):
                 if not data:
                     return
             if self._is_open:
-                self._decoder.feed(bytes(data))
+                data = bytes(data)
+                if (frame := self._decoder.whole(data)) is not None:
+                    self.received(frame)
+                    return
+                self._decoder.feed(data)
                 self._take_frames()
             else:
                 self._shake(data)

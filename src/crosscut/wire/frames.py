@@ -208,6 +208,29 @@ class FrameDecoder:
             # A peer that sends a byte at a time would otherwise cost an object for each of them.
             self._chunks = deque([b"".join(self._chunks)])
 
+    def whole(self, data: bytes) -> Frame | None:
+        """Return the frame that `data` is, if it is just one and nothing is held: nearly all that is read is.
+
+        If it returns None nothing has happened: `feed` it.
+
+        Raises:
+            WireError: It is not allowed here.
+        """
+        if self._held_bytes or self._header is not None or self._error is not None:
+            return None
+        size = len(data)
+        if size < HEADER.size:
+            return None
+        end = HEADER.size + HEADER.unpack_from(data)[3]
+        if size != end + (SEAL_BYTES if self._seals else 0):
+            return None
+        view = memoryview(data)
+        kind, length, channel, header = self._checked_header(view[: HEADER.size])
+        payload = view[HEADER.size : end] if length else b""
+        if self._seals is not None:
+            self._check_seal(self._seals, view[end:], kind, header, payload)
+        return Frame(kind, self._sequences[channel], payload, channel)
+
     def __iter__(self) -> Self:
         return self
 
@@ -229,9 +252,17 @@ class FrameDecoder:
             raise StopIteration
         self._header = None
         payload = self._take(length)
-        if self._seals is not None and not self._seals.is_next(self._take(SEAL_BYTES), header, payload):
-            self._refuse(f"{kind.name} frame of {length} bytes has another seal: it was changed on the way")
+        if self._seals is not None:
+            self._check_seal(self._seals, self._take(SEAL_BYTES), kind, header, payload)
         return Frame(kind, self._sequences[channel], payload, channel)
+
+    def _check_seal(
+        self, seals: FrameSeals, seal: Payload, kind: FrameType, header: Payload, payload: Payload
+    ) -> None:
+        if not seals.is_next(seal, header, payload):
+            self._refuse(
+                f"{kind.name} frame of {len(payload)} bytes has another seal: it was changed on the way"
+            )
 
     def _checked_header(self, header: Payload) -> tuple[FrameType, int, int, Payload]:
         magic, version, kind, length, channel, sequence = HEADER.unpack(header)

@@ -68,9 +68,13 @@ class _Direction:
         if self._skip:
             self.hello += data[: self._skip]
             data, self._skip = data[self._skip :], max(0, self._skip - len(data))
-        if data:
-            self._decoder.feed(data)
-        frames = list(self._decoder)
+        whole = self._decoder.whole(data)
+        if whole is not None:
+            frames = [whole]
+        else:
+            if data:
+                self._decoder.feed(data)
+            frames = list(self._decoder)
         for frame in frames:
             self._decoded_bytes += HEADER.size + len(frame.payload) + self._seal_bytes
             self._under_way.append((self._decoded_bytes, frame))
@@ -177,7 +181,7 @@ class Wiretap:
         if known is None:
             return
         for frame in known.out.written(data):
-            self._seen[_SEEN[frame.kind.value]] += 1
+            self._seen[_SEEN[frame.kind._value_]] += 1
             flow = known.flow(frame.channel)
             if frame.kind in (FrameType.BATCH, FrameType.PIECE):
                 if flow.bytes >= self._channel_bytes:
