@@ -254,7 +254,7 @@ def test_late_records_go_to_the_side_output_with_nothing_lost() -> None:
     operator.process(Batch(["x", "y"], ["a", "a"], [3, 12]))
     ((_, batch),) = operator.sides.take()
     assert (batch.records, batch.timestamps) == (["x"], [3])
-    assert Chain([operator], print, print).late_count == 1
+    assert Chain([operator], print, print).counts() == (1, 0, 0)
 
 
 def test_who_raises_in_a_window_is_named_with_the_record_or_with_what_the_window_holds() -> None:

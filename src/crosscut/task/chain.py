@@ -83,15 +83,16 @@ class Chain:
         """Whether anything waits here that goes on before new records: also a watermark alone."""
         return bool(self._waiting)
 
-    @property
-    def late_count(self) -> int:
-        """Records that came too late for an operator, in this epoch."""
-        return sum(operator.late_count for operator in self._operators)
-
-    @property
-    def letter_count(self) -> int:
-        """Dead letters, in this epoch."""
-        return sum(one.sides.letter_count for one in self._operators if one.sides is not None)
+    def counts(self) -> tuple[int, int, int]:
+        """Return the records that came too late for an operator and the dead letters, in this epoch, and the
+        timers that are set."""
+        late = letters = timers = 0
+        for one in self._operators:
+            late += one.late_count
+            timers += one.timer_count
+            if one.sides is not None:
+                letters += one.sides.letter_count
+        return late, letters, timers
 
     def take_letters(self) -> tuple[Letter, ...]:
         """Return the newest dead letters since this was asked last, as text."""
@@ -101,11 +102,6 @@ class Chain:
                 found += map(_shown, one.sides.letters)
                 one.sides.letters.clear()
         return tuple(found)
-
-    @property
-    def timer_count(self) -> int:
-        """Timers that are set."""
-        return sum(operator.timer_count for operator in self._operators)
 
     @property
     def readings(self) -> tuple[Reading, ...]:

@@ -258,6 +258,7 @@ class Task:
         """Return the counters and the length of the queues, and with them what else is said of the task."""
         is_over = self._ending.is_forwarded
         reading = self._reading
+        late_count, letter_count, timer_count = self.chain.counts()
         watermark, held_up_by = (self._time.watermark, "") if is_over else self._time.leaving()
         return TaskStatistics(
             task=self.task_id,
@@ -269,10 +270,10 @@ class Task:
             queued_records=self.intake.queued_rows,
             spilled_bytes=self.intake.spilled_bytes,
             empty_split=reading.empty_split if reading is not None else "",
-            late_records=self.chain.late_count,
-            dead_letters=self.chain.letter_count,
+            late_records=late_count,
+            dead_letters=letter_count,
             sent=tuple(one.added_rows for one in self.departures.outputs),
-            timers=self.chain.timer_count,
+            timers=timer_count,
             lag=reading.lag if reading is not None else None,
             held_splits=len(reading.held) if reading is not None else 0,
             running_us=running_us,

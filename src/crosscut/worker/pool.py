@@ -310,8 +310,8 @@ class TaskPool:
         self._offer(runner, channel, item)
 
     def _offer(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
+        # It has the worker scheduled itself.
         runner.reach(self._offer_now, runner, channel, item)
-        self.schedule()
 
     def _offer_now(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
         runner.offer(channel, item)
