@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from asyncio import events
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,8 +30,9 @@ from crosscut.protocol.job.job_log import LogWriter, Verdict
 from crosscut.protocol.job.obeying import Obedience, WorkerEffect
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 from crosscut.testing.simulator.driver import WatchedDriver
-from crosscut.testing.simulator.graphs import GRAPHS
+from crosscut.testing.simulator.graphs import GRAPHS, OTHERS, built
 from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, THEMES, options_of
+from crosscut.testing.simulator.oracle import Cut, run_from
 from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.worker import WatchedWorker
 
@@ -169,7 +171,7 @@ def test_small_worlds_are_exact_and_recover() -> None:
 
 
 TRACE = """
-from crosscut.testing.simulator.graphs import GRAPHS
+from crosscut.testing.simulator.graphs import GRAPHS, OTHERS, built
 from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.shrink import live
 for seed in range(6):
@@ -216,3 +218,23 @@ def test_the_documented_duplicates_of_at_least_once_do_occur() -> None:
         return world.checkers.difference()[1]
 
     assert any(added(seed) for seed in range(400))
+
+
+def test_after_a_world_asyncio_has_no_running_loop() -> None:
+    live(options_of(0, tuple(GRAPHS)))
+    assert events._get_running_loop() is None
+
+
+def test_jobs_that_are_known_by_the_same_have_the_same_sequential_run() -> None:
+    """It is run once for all of them."""
+    found: dict[Any, dict[str, list[Any]]] = {}
+    met = 0
+    for seed in range(200):
+        job = built(options_of(seed, (*GRAPHS, *OTHERS)))
+        specs = ((one.vertex_id, one.source) for one in job.graph.vertices)
+        sources = [(vertex, spec.source) for vertex, spec in specs if spec is not None]
+        unread = [(vertex, part) for vertex, one in sources for part in one.records.values()]  # type: ignore[attr-defined]
+        outputs = run_from(job.graph, Cut(unread=unread))
+        met += job.known_by in found
+        assert found.setdefault(job.known_by, outputs) == outputs
+    assert met > 20

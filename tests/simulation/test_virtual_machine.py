@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import events
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from crosscut.testing.simulator.clock import Action, Clock
-from crosscut.testing.simulator.loop import Killed
+from crosscut.testing.simulator.loop import Killed, run_in
 from crosscut.testing.simulator.network import Network
 from crosscut.testing.simulator.processes import Process
 
@@ -53,7 +54,11 @@ class Lab:
         return 1 + self._dice.randrange(50)
 
     def call(self, process: Process, work: Action, name: str) -> None:
-        self.clock.after(self._dice.randrange(1_000), work)
+        def begin() -> None:
+            with process:
+                work()
+
+        self.clock.after(self._dice.randrange(1_000), begin)
 
     def reported(self, process: Process, message: str, error: BaseException | None) -> None:
         self.reports.append((message, error))
@@ -464,3 +469,25 @@ def test_equal_seeds_are_equal_worlds_and_others_are_not() -> None:
         return tuple(times)
 
     assert trace(1) == trace(1) != trace(2)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_asyncio_takes_for_the_running_loop_the_one_whose_turn_it_is_and_in_a_thread_none(
+    is_kept: bool,
+) -> None:
+    lab = Lab()
+    lab.clock.keeps_running_loop = is_kept
+    seen: list[tuple[str, bool]] = []
+
+    async def main(process: Process) -> None:
+        for _ in range(20):
+            seen.append((process.name, asyncio.get_running_loop() is process.loop))
+            loop = await asyncio.wrap_future(process.calls.start(events._get_running_loop))
+            seen.append(("a thread", loop is None))
+
+    for name in ("one", "other"):
+        lab.process(name, main)
+    lab.until()
+    run_in(None, lab.clock)
+    assert len(seen) == 80 and all(is_right for _, is_right in seen)
+    assert events._get_running_loop() is None

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crosscut.testing.simulator.loop import VirtualLoop
 
 Action = Callable[[], None]
 
 
 class Clock:
-    """Virtual time in microseconds: actions happen in the order of their times, then of their making."""
+    """Virtual time in microseconds: actions happen in the order of their times, then of their making.
+
+    Attributes:
+        running_loop: The one that asyncio takes for the running one.
+        keeps_running_loop: It does so until the turn of another one; else to the end of a turn. To tell
+            asyncio takes a call of the operating system.
+    """
 
     def __init__(self) -> None:
         self.now_us = 0
+        self.running_loop: VirtualLoop | None = None
+        self.keeps_running_loop = False
         self._count = 0
         self._due: list[tuple[int, int, Action]] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class SimulatedJob:
         is_same_anywhere: The output does not depend on the parallelism, although something is broadcast.
         ignores_tasks: What processes say does not depend on what they keep in states of a task.
         left_behind: What there has to be in the end beside the output.
+        known_by: Jobs of which this is the same have the same sequential run; None: no other has it.
     """
 
     graph: JobGraph
@@ -72,6 +73,7 @@ class SimulatedJob:
     is_same_anywhere: bool = False
     ignores_tasks: bool = False
     left_behind: LeftBehind = field(default_factory=LeftBehind)
+    known_by: Hashable = None
 
     @property
     def may_rescale(self) -> bool:
@@ -107,7 +109,9 @@ def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
     judged_as = graph or {**GRAPHS, **OTHERS}[options.graph]
     judged_as.build(flow, source, sink)
     compiled = flow.compile(options.parallelism, MAX_PARALLELISM)
-    return SimulatedJob(compiled, tuple(sources), tuple(sinks), judged_as)
+    # All that its records, and what becomes of them, depend on.
+    known_by = judged_as, options.parallelism, split_count, options.record_count
+    return SimulatedJob(compiled, tuple(sources), tuple(sinks), judged_as, known_by=known_by)
 
 
 def _key(record: Any) -> Any:

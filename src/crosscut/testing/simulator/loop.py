@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from crosscut.errors import invariant
 
 if TYPE_CHECKING:
+    from crosscut.testing.simulator.clock import Clock
     from crosscut.testing.simulator.processes import Process
 
 T = TypeVar("T")
@@ -92,7 +93,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         surface = process.surface
         interrupted, surface.running = surface.running, process
         process.turns += 1
-        events._set_running_loop(self)
+        clock = self._clock
+        if clock.running_loop is not self:
+            clock.running_loop = self
+            events._set_running_loop(self)
         try:
             for _ in range(len(ready)):
                 callback, args, handle = ready[0]
@@ -112,7 +116,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 if process.is_paused or not process.is_alive:
                     break
         finally:
-            events._set_running_loop(None)
+            if not clock.keeps_running_loop:
+                run_in(None, clock)
             surface.running = interrupted
         if not ready:
             process.idle()
@@ -142,13 +147,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def unwind(self) -> None:
         """Close the coroutines of a dead process: they end where they are, and nothing comes of it."""
         invariant(not self._process.is_alive, "the coroutines of a process that lives are closed")
-        events._set_running_loop(self)
+        run_in(self, self._clock)
         try:
             for task in self._not_done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task.get_coro())
         finally:
-            events._set_running_loop(None)
+            run_in(None, self._clock)
         self._ready.clear()
         self._overdue.clear()
         self._tasks.clear()
@@ -268,6 +273,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def is_closed(self) -> bool:
         return not self._process.is_alive
+
+
+def run_in(loop: VirtualLoop | None, clock: Clock) -> None:
+    """Let `loop` be what asyncio takes for the running one in the world that has `clock`."""
+    if clock.running_loop is not loop:
+        clock.running_loop = loop
+        events._set_running_loop(loop)
 
 
 def _close(coroutine: Any) -> None:

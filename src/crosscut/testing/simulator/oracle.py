@@ -139,6 +139,11 @@ class _Run:
             self._targets.setdefault((edge.source, edge.side), []).extend(
                 [(edge.target, edge.input)] * copies
             )
+        # Nothing happens to an item before.
+        self._starts = {
+            one.vertex_id: int(isinstance(one.chain[0].spec, SourceSpec | UnionSpec | LoopSpec))
+            for one in graph.vertices
+        }
         self._states = {name: dict(state) for name, state in cut.states.items()}
         self._queue: deque[tuple[str, Item]] = deque(cut.under_way)
         self._processes: dict[str, tuple[KeyedProcess[Any, Any], ConnectedContext]] = {}
@@ -214,16 +219,15 @@ class _Run:
             self._drain()
 
     def _drain(self) -> None:
-        queue, vertices = self._queue, self._vertices
+        queue, vertices, starts = self._queue, self._vertices, self._starts
         while queue:
             name, item = queue.popleft()
-            self._through(vertices[name], 0, item)
+            self._through(vertices[name], starts[name], item)
 
     def _through(self, vertex: Vertex, position: int, item: Item) -> None:
         chain = vertex.chain
         # Most of what the judge costs goes through here: nothing is called for an item that it doesn't need.
-        while position < len(chain):
-            node = chain[position]
+        for node in chain[position:]:
             try:
                 if self._sets_aside[node.uid]:
                     letter = DeadLetter(item.record, "", node.uid, item.key)

@@ -6,7 +6,7 @@ What they are made of belongs to a cut, which others go on from, too: what is in
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from crosscut.connected_process import BroadcastState
@@ -114,16 +114,23 @@ def rows_copied(values: dict[Any, Any]) -> dict[Any, Any]:
 
 def copied(value: Any) -> Any:
     """Return a deep copy of `value`; what can't change is shared, which is most of it."""
-    if type(value) in _UNCHANGING or _is_unchanging(value):
+    kind = type(value)
+    if kind in _UNCHANGING:
         return value
-    if type(value) is list and all(map(_is_unchanging, value)):
+    if kind is tuple and _are_unchanging(value):
+        return value
+    if kind is list and _are_unchanging(value):
         return list(value)
     return copy.deepcopy(value)
 
 
-def _is_unchanging(value: Any) -> bool:
-    kind = type(value)
-    if kind is not tuple:
-        return kind in _UNCHANGING
-    # Most tuples are flat, and are looked at in one go.
-    return _UNCHANGING.issuperset(map(type, value)) or all(map(_is_unchanging, value))
+def _are_unchanging(values: Sequence[Any]) -> bool:
+    """Whether none of them can change, nor anything in them."""
+    seen = list(values)
+    for value in seen:
+        kind = type(value)
+        if kind is tuple:
+            seen += value
+        elif kind not in _UNCHANGING:
+            return False
+    return True

@@ -15,6 +15,47 @@ if TYPE_CHECKING:
 Callee = Literal["store", "sink"]
 
 
+class _Asked:
+    """One call, on its way. No closures: each would hold on to itself, and wait for the garbage collector."""
+
+    def __init__(self, world: World, process: Process, work: Action) -> None:
+        self._world = world
+        self._process = process
+        self._work = work
+        self._answers: deque[Callable[[], object]] = deque()
+        self._is_begun = self._is_over = False
+
+    def begin(self) -> None:
+        """Do it, if that is not done yet."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._do()
+
+    def _do(self) -> None:
+        world, process = self._world, self._process
+        if not process.is_alive:
+            if not world.coin():
+                return
+            world.seen["request that outlived its sender"] += 1
+            process.last_requests = 1
+        elif process.is_paused and world.coin():
+            process.when_resumed(self._do)
+            return
+        with process:
+            process.answers = None if self._is_over else self._answers
+            self._work()
+            process.answers = None
+        process.last_requests = 0
+
+    def end(self) -> None:
+        """Answer, if that is not done yet."""
+        if not self._is_over:
+            self._is_over = True
+            self.begin()
+            while self._answers:
+                self._answers.popleft()()
+
+
 class Outside:
     """Where calls go that a process makes in its threads.
 
@@ -34,30 +75,7 @@ class Outside:
         It may be done at once, and answered late; or late, and answered at once.
         """
         world = self._world
-        answers: deque[Callable[[], object]] = deque()
-        is_begun = is_over = False
-
-        def begin() -> None:
-            nonlocal is_begun
-            if not is_begun:
-                is_begun = True
-                due()
-
-        def due() -> None:
-            if not process.is_alive:
-                if not world.coin():
-                    return
-                world.seen["request that outlived its sender"] += 1
-                process.last_requests = 1
-            elif process.is_paused and world.coin():
-                process.when_resumed(due)
-                return
-            with process:
-                process.answers = None if is_over else answers
-                work()
-                process.answers = None
-            process.last_requests = 0
-
+        asked = _Asked(world, process, work)
         delay_us = 10 + world.below(world.options.store_us)
         if callee == "store":
             delay_us *= self._store_factor
@@ -65,20 +83,12 @@ class Outside:
             world.seen[f"hung call: {callee}"] += 1
             delay_us = self.hangs[callee].popleft()
 
-        def end() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                begin()
-                while answers:
-                    answers.popleft()()
-
         if delay_us > 10 + world.options.store_us:
             # It takes longer than when nothing is wrong: that ends with the faults.
-            self._hung.append(end)
+            self._hung.append(asked.end)
         if world.coin():
-            world.clock.after(10, begin)
-        world.clock.after(delay_us, end)
+            world.clock.after(10, asked.begin)
+        world.clock.after(delay_us, asked.end)
 
     def slow_store(self, factor: int, duration_us: int) -> None:
         """Let the store take `factor` times as long for a while."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from crosscut.host.calls import Calls
 from crosscut.operators.course import Course
 from crosscut.testing.simulator.clock import Action, Clock
-from crosscut.testing.simulator.loop import Killed, VirtualLoop
+from crosscut.testing.simulator.loop import Killed, VirtualLoop, run_in
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.network import Network, VirtualServer, VirtualTransport
@@ -84,6 +84,8 @@ class Process:
         return self.name
 
     def __enter__(self) -> Self:
+        # As in a thread, where there is none.
+        run_in(None, self.clock)
         self._interrupted = self.surface.running
         self.surface.running = self
         self.turns += 1

@@ -100,7 +100,7 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
     except CrosscutError as error:
         # A machine of the product was given something impossible, or says that it is broken.
         failure = f"{type(error).__name__}: {error}"
-    return Life(
+    life = Life(
         options,
         failure,
         world.trace_hash,
@@ -111,6 +111,25 @@ def live(options: Options, kept: Sequence[int] | None = None, make: Make = world
         len(plan),
         repeated,
     )
+    _take_apart(world)
+    return life
+
+
+def _take_apart(world: World) -> None:
+    """Nobody looks at `world` any more: let go of what holds on to each other.
+
+    The garbage collector would find it as well, and take twice as long.
+    """
+    processes = (*world.drivers, *world.workers.values())
+    runners = [runner for pool in world.pools.values() for runner in pool.runners]
+    tasks = [runner.task for runner in runners]
+    workers = [process.worker for process in world.workers.values() if process.worker is not None]
+    drivers = [process.driver for process in world.drivers if process.driver is not None]
+    for one in (*tasks, *runners, *world.pools.values(), *workers, *drivers, *processes, world):
+        vars(one).clear()
+    for process in processes:
+        # Its loop is asked of futures that nobody has heard.
+        process.is_alive = False
 
 
 def shrunk(options: Options, life: Life, make: Make = world_of) -> Life:

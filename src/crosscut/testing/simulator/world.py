@@ -37,7 +37,7 @@ from crosscut.testing.simulator.job import (
     terms_of,
     with_faults,
 )
-from crosscut.testing.simulator.loop import Killed
+from crosscut.testing.simulator.loop import Killed, run_in
 from crosscut.testing.simulator.network import Network
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault
 from crosscut.testing.simulator.outside import Outside
@@ -143,7 +143,7 @@ class World:
         self.drivers: list[DriverProcess] = []
         self._late_risers: list[DriverProcess] = []
         # Faults that wait for a process to come along, with how often it still has to.
-        self._pools: dict[int, TaskPool] = {}
+        self.pools: dict[int, TaskPool] = {}
         # The newest one in which a process died: it could not tidy up any more.
         self._untidy_epoch = Epoch(0)
         violation.noted.clear()
@@ -348,7 +348,7 @@ class World:
         for task in pool.tasks if pool is not None else ():
             self.drops.watch(*task.machines)
         if pool is not None:
-            self._pools[id(pool)] = pool
+            self.pools[id(pool)] = pool
 
     def _appended(self, path: str, data: bytes) -> None:
         entry = self._history.appended(path, data)
@@ -374,9 +374,12 @@ class World:
             Violation: Something happened that must never happen.
             CrosscutError: A machine was given something impossible.
         """
+        self.clock.keeps_running_loop = True
         try:
             self._run()
         finally:
+            self.clock.keeps_running_loop = False
+            run_in(None, self.clock)
             self.drops.collect()
             self.seen["epoch"] += self.checkers.epoch
             self.seen["watermark restored"] += self.checkers.watermarks_restored
@@ -409,7 +412,7 @@ class World:
                     self.seen[f"drop: {reason}"] += count
             process.die("the world is over")
             process.loop.unwind()
-        for pool in self._pools.values():
+        for pool in self.pools.values():
             for task in pool.tasks:
                 if task.intake.spilled_bytes:
                     self.seen["spilled"] += 1
