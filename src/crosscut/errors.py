@@ -72,6 +72,21 @@ class HistoryError(ConnectorError):
     writes in its name. No restart can mend that."""
 
 
+class RefusedRecordError(ConnectorError):
+    """The system behind a sink never takes this record: a type, a length, a constraint, a limit of size.
+
+    Trying again does not help. Correct the flow, or give the sink a place for such records with
+    `stream.sink(sink, dead_letters=...)`.
+
+    Attributes:
+        record: repr of the record, shortened.
+        reason: What the system says of it.
+    """
+
+    record: str
+    reason: str
+
+
 class UserCodeError(CrosscutError):
     """A function of the flow raised; carries the operator, the record and the traceback as text.
 

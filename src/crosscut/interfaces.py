@@ -8,15 +8,18 @@ inside the worker, live for one epoch, and are used by one thread at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, RefusedRecordError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId
+from crosscut.shown import ShortRepr
 from crosscut.type_variables import Record, Written
 
 Guarantee = Literal["exactly once", "idempotent", "at least once"]
+
+_SHOWN = ShortRepr(200).repr
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 """A value that JSON can hold. Positions and transaction handles are JSON: they go into the job log,
@@ -288,7 +291,48 @@ class SinkWriter(ABC):
     each rotated transaction and `commit` at any time after it, then `close`. `write` and `rotate` are
     called from the worker's event loop; `recover`, `prepare` and `commit` may block: they run in a
     thread of their own, one at a time for each writer, while `write` goes on.
+
+    A record that the system behind the sink will never take goes to `refuse`, as early as that can be found
+    out: in `write`, or in `prepare`, where the system can be tried. Once a checkpoint is complete, its output
+    can't be taken back: a refusal in `commit` stops the job until the record is a dead letter, or its
+    transaction is dropped (`crosscut transactions`).
+
+    Attributes:
+        set_aside: Takes a refused record and the reason, if the user asked for dead letters. Set by the
+            runtime before `recover`.
     """
+
+    set_aside: Callable[[Any, str], None] | None = None
+
+    def refuse(self, record: Any, reason: str) -> None:
+        """Set `record` aside as a dead letter: the caller leaves it out and goes on with the others.
+
+        Args:
+            record: As it was given to `write`, or what is left of it.
+            reason: In the system's words: which column, limit or rule.
+
+        Raises:
+            RefusedRecordError: The user did not ask for dead letters of this sink. A writer that raises it in
+                `prepare` has staged nothing of the transaction.
+        """
+        if self.set_aside is not None:
+            self.set_aside(record, reason)
+            return
+        shown = _SHOWN(record)
+        raise RefusedRecordError(f"record {shown} is refused: {reason}", record=shown, reason=reason)
+
+    def pending_records(self, handles: Sequence[JSON]) -> Iterable[Any]:
+        """Yield the records of prepared transactions, for `crosscut transactions export`.
+
+        Called on a writer that has not recovered, after the job has stopped. It must change nothing.
+
+        Args:
+            handles: Of the restored checkpoint, oldest first; some may be committed already.
+
+        Raises:
+            ConnectorError: They can't be read, or this sink can't show them (the default).
+        """
+        raise ConnectorError(f"{type(self).__qualname__} can't show the records of a transaction")
 
     @abstractmethod
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
