@@ -64,7 +64,19 @@ class SpillError(CrosscutError):
 
 
 class ConnectorError(CrosscutError):
-    """A source or sink failed."""
+    """A source or sink failed.
+
+    Attributes:
+        operator: uid of the source or sink; the task adds it to an error that lacks it.
+        record: repr of the record to blame, shortened, or "" if no single record is.
+        is_permanent: Every attempt meets the same error, because the record or the configuration is refused
+            rather than the service down. Set it where that is certain: the third such failure of a
+            source or sink in a row ends the job, where a service that is down has all restarts to come back.
+    """
+
+    operator: str = ""
+    record: str = ""
+    is_permanent: bool = False
 
 
 class HistoryError(ConnectorError):
@@ -95,7 +107,8 @@ class UserCodeError(CrosscutError):
         record: repr of the record, shortened, or None if no single record is to blame.
         traceback: the user's traceback as text.
         is_first: the operator had taken no other record since the job was last restored.
-        is_certain: the function had looked at nothing but its record, so it raises the same again.
+        is_certain: it comes again for certain: the function had looked at nothing but its record, or the
+            user's own lines raised a ValueError.
     """
 
     operator: str

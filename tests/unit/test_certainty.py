@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from crosscut.operators.certainty import is_certain
+from crosscut.operators.certainty import is_certain, is_own_mistake
+from crosscut.timestamps import as_timestamp
 
 COUNTRIES = {"no": "Norway"}
 COLUMN = "usr"
@@ -163,3 +164,31 @@ def test_one_that_has_asked_anything_else_may_find_it_mended(
     function: Callable[[Any], Any], record: Any
 ) -> None:
     assert not is_certain(raised(function, record), OURS)
+
+
+def parsed(record: Any) -> Any:
+    return int(record["user"])
+
+
+def set_before_time(record: Any) -> Any:
+    return as_timestamp(record["user"])
+
+
+@pytest.mark.parametrize(
+    ("function", "record"), [(parsed, DICT), (set_before_time, {"user": "soon"}), (by_helper, {"page": "x"})]
+)
+def test_a_value_error_of_the_users_own_lines_or_of_ours_below_them_is_a_mistake(
+    function: Callable[[Any], Any], record: Any
+) -> None:
+    error = raised(function, record)
+    assert is_own_mistake(error) is isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda record: json.loads(record["user"]), lambda record: Path(record["user"]).read_text()],
+)
+def test_a_value_error_out_of_a_library_may_come_of_an_answer_of_a_service(
+    function: Callable[[Any], Any],
+) -> None:
+    assert not is_own_mistake(raised(function, DICT))

@@ -113,6 +113,15 @@ def test_attempts_start_from_none_with_the_next_checkpoint() -> None:
     ]
 
 
+def test_a_refusal_for_good_is_not_tried_again_in_this_epoch() -> None:
+    machine = committer(N1, attempts_max=5)
+    (failed,) = after(machine, CommitAuthorised(N1), CommitAttemptFailed("not null", is_permanent=True))
+    assert failed == FailTask(
+        "the output of checkpoint 1 could not be committed in 1 attempts, the last one: not null",
+        is_permanent=True,
+    )
+
+
 def test_after_the_last_attempt_the_task_fails_and_nothing_more_is_tried() -> None:
     """I12: a commit that does not work is never skipped; the restore commits again."""
     machine = committer(N1, attempts_max=2)

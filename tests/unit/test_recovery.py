@@ -347,3 +347,29 @@ def test_a_mistake_is_the_same_one_at_the_first_records_of_all_tasks(mistake: Fa
         restart([replace(one, is_from_outside=True) for one in causes], 3, POLICY), RestartAfter
     )
     assert isinstance(restart(causes, 3, replace(POLICY, same_record_max=0)), RestartAfter)
+
+
+REFUSED = FailureCause("ConnectorError", "sink 'out': not null", "out", "{'id': 7}", is_permanent=True)
+
+
+def test_three_refusals_of_one_sink_in_a_row_end_the_job_whatever_their_records_and_messages() -> None:
+    """A commit is refused after its checkpoint is complete: that progress excuses nothing."""
+    second = replace(REFUSED, kind="CommitFailed", message="could not be committed: not null", record="")
+    assert isinstance(restart([REFUSED, second], 2, POLICY), RestartAfter)
+    assert restart([second, REFUSED, REFUSED], 1, POLICY) == GiveUp(
+        REFUSED, "'out' was refused 3 times in a row"
+    )
+    elsewhere = replace(REFUSED, operator="audit")
+    assert isinstance(restart([REFUSED, elsewhere, REFUSED], 3, POLICY), RestartAfter)
+    assert isinstance(restart([REFUSED, LOST, REFUSED], 3, POLICY), RestartAfter)
+    assert isinstance(restart([replace(REFUSED, is_permanent=False)] * 3, 3, POLICY), GiveUp)  # One record.
+    assert isinstance(restart([replace(REFUSED, is_permanent=False, record="")] * 3, 3, POLICY), RestartAfter)
+    assert isinstance(restart([REFUSED] * 3, 3, replace(POLICY, same_record_max=0)), RestartAfter)
+
+
+def test_a_mistake_of_a_source_or_sink_needs_no_record() -> None:
+    cause = FailureCause("TypeError", "sink 'out' raised TypeError: no set", "out", is_first=True)
+    assert isinstance(restart([cause] * 2, 2, POLICY), RestartAfter)
+    assert isinstance(restart([cause] * 3, 3, POLICY), GiveUp)
+    # Of no operator, it is no user's mistake.
+    assert isinstance(restart([replace(cause, operator="")] * 3, 3, POLICY), RestartAfter)

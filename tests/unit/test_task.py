@@ -651,7 +651,7 @@ def test_a_commit_that_fails_is_tried_again_after_a_delay_and_then_fails_the_tas
     assert asked(task) == [commit_of(N1, handle), commit_of(N1, handle, delay_ms=RETRY_DELAY_MS)]
     task.transactions.commit_failed("still no route to host")
     (message,) = said(task)
-    assert message == TaskFailed(EPOCH, HERE, FailureCause("CommitFailed", message.cause.message))
+    assert message == TaskFailed(EPOCH, HERE, FailureCause("CommitFailed", message.cause.message, "out"))
     assert message.cause.message.endswith("in 2 attempts, the last one: still no route to host")
     task.close()
 

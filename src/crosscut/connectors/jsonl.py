@@ -178,4 +178,5 @@ def _refused(record: Any, directory: str, reason: str) -> ConnectorError:
         f"None, list or dict before the sink",
         record=shown,
         directory=directory,
+        is_permanent=True,
     )

@@ -85,5 +85,6 @@ class _JsonLinesReader(SplitReader[Any]):
                     f"{self._name}: line {shortened(line)} is no JSON ({error}); mend the file, or read it "
                     f"with crosscut.files.lines and a function that deals with such lines",
                     split_id=self._name,
+                    is_permanent=True,
                 )
         raise AssertionError("a line is JSON only if it stands alone")

@@ -139,7 +139,8 @@ class Division:
                 groups[values(row)].append(row)
         except TypeError as error:
             raise ConnectorError(
-                f"{self._location}: row {shortened(row)} has a value that names no directory: {error}"
+                f"{self._location}: row {shortened(row)} has a value that names no directory: {error}",
+                is_permanent=True,
             ) from error
         named = [one for group in groups.values() for one in self._named(group)]
         if len({name for name, _ in named}) < len(named):
@@ -214,14 +215,16 @@ def _text(column: str, value: Any, location: str) -> str:
     if type(value) not in _KINDS:
         raise ConnectorError(
             f"{location} is divided by {column}, and {shortened(value)} of type {type(value).__name__} "
-            f"has no name there: expected None, bool, int, str or date; map it to a text"
+            f"has no name there: expected None, bool, int, str or date; map it to a text",
+            is_permanent=True,
         )
     if value is None:
         return NO_VALUE
     if value in ("", NO_VALUE):
         raise ConnectorError(
             f"{location} is divided by {column}, and {value!r} there would be read as no value: map it to "
-            f"None, or to another text"
+            f"None, or to another text",
+            is_permanent=True,
         )
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -236,11 +239,14 @@ def _fitting(name: str, what: str) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
-        raise ConnectorError(f"{what}: {shortened(name)} is no Unicode: {error}") from error
+        raise ConnectorError(
+            f"{what}: {shortened(name)} is no Unicode: {error}", is_permanent=True
+        ) from error
     if size > _NAME_BYTES_MAX:
         raise ConnectorError(
             f"{what}: {shortened(name)} has {size} bytes, and the name of a directory at most "
-            f"{_NAME_BYTES_MAX}: map it to a shorter text, such as a hash"
+            f"{_NAME_BYTES_MAX}: map it to a shorter text, such as a hash",
+            is_permanent=True,
         )
     return name
 

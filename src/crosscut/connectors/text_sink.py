@@ -60,11 +60,12 @@ class TextFiles(FileSink):
             if not isinstance(record, str) or "\n" in record or record.endswith("\r"):
                 raise ConnectorError(
                     f"record {shortened(record)} is no line of text files in {self.directory}: expected a "
-                    f"str without a line end; map it to one before the sink"
+                    f"str without a line end; map it to one before the sink",
+                    is_permanent=True,
                 )
         try:
             return ("\n".join(records) + "\n").encode()
         except UnicodeEncodeError as error:
             raise ConnectorError(
-                f"text files in {self.directory}: a record is no Unicode: {error}"
+                f"text files in {self.directory}: a record is no Unicode: {error}", is_permanent=True
             ) from error

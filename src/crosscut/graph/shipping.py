@@ -9,16 +9,12 @@ and state finds it there.
 from __future__ import annotations
 
 import pickle  # noqa: S403 - see unpack_graph
-import site
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from functools import cache
 from importlib.util import find_spec
 from io import BytesIO
-from pathlib import Path
 from threading import Lock
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -27,6 +23,7 @@ import cloudpickle
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph
+from crosscut.user_files import is_user_file
 
 _registry_lock = Lock()
 """cloudpickle's registry of modules is global: two flows must not pack at the same time."""
@@ -174,21 +171,5 @@ def _user_modules() -> list[ModuleType]:
         if isinstance(module, ModuleType)
         and module.__name__ == name
         and module.__name__.partition(".")[0] not in _BY_REFERENCE
-        and _is_user_file(vars(module).get("__file__"))
+        and is_user_file(vars(module).get("__file__"))
     ]
-
-
-@cache
-def _is_user_file(file: str | None) -> bool:
-    if not file or not file.endswith(".py"):
-        return False
-    path = Path(file).resolve()
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return False
-    return not any(path.is_relative_to(root) for root in _installed_roots())
-
-
-@cache
-def _installed_roots() -> tuple[Path, ...]:
-    roots = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return tuple(Path(root).resolve() for root in [*roots, *site.getsitepackages()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from crosscut.errors import CrosscutError, HistoryError, UserCodeError
+from crosscut.errors import ConnectorError, CrosscutError, HistoryError, UserCodeError
 from crosscut.protocol.messages import FailureCause
 
 CAUSE_CHARS_MAX = 64_000
@@ -25,10 +25,12 @@ def failure_cause(error: BaseException) -> FailureCause:
             is_from_outside=_is_from_outside(error),
         )
     kind = type(error).__name__
+    is_permanent = False
     try:
         text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
         message = str(error) or kind
         operator, record = str(getattr(error, "operator", "")), str(getattr(error, "record", ""))
+        is_permanent = isinstance(error, ConnectorError) and error.is_permanent is True
     except BaseException as second:  # noqa: BLE001 - exceptions of user code may raise when looked at
         text = operator = record = ""
         message = f"{kind}, which can't be shown: looking at it raises {type(second).__name__}"
@@ -39,7 +41,10 @@ def failure_cause(error: BaseException) -> FailureCause:
         record=record[:CAUSE_CHARS_MAX],
         traceback=text[-CAUSE_CHARS_MAX:],
         is_final=bool(getattr(error, "damaged", False)) or isinstance(error, HistoryError),
+        # A connector knows whether its service is down, and says so by `is_permanent` alone.
+        is_first=isinstance(error, ConnectorError),
         is_from_outside=_is_from_outside(error),
+        is_permanent=is_permanent,
     )
 
 

@@ -22,6 +22,8 @@ from types import (
 )
 from typing import Any
 
+from crosscut.user_files import is_user_code
+
 _FROM_OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _MEMBER_OF = ("LOAD_ATTR", "LOAD_METHOD")
 _ANYTHING = object()
@@ -59,6 +61,26 @@ def is_certain(error: BaseException, ours: tuple[str, ...]) -> bool:
         made += [value for name, value in trace.tb_frame.f_locals.items() if name not in outside]
         trace = trace.tb_next
     return True
+
+
+def is_own_mistake(error: BaseException) -> bool:
+    """Tell whether the user's own lines raised a ValueError, with no library between them and the error.
+
+    A library raises one for an answer that it can't read, so a service may be behind that. Between the user's
+    lines there may be ours: `ctx.set_timer` refuses a time that is none.
+    """
+    if not isinstance(error, ValueError):
+        return False
+    is_own = False
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if not frame.f_globals.get("__name__", "").startswith("crosscut."):
+            if not is_user_code(frame.f_code.co_filename):
+                return False
+            is_own = True
+        trace = trace.tb_next
+    return is_own
 
 
 def _takes_one(frame: FrameType) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
-from crosscut.operators.certainty import is_certain
+from crosscut.operators.certainty import is_certain, is_own_mistake
 from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
 from crosscut.shown import ShortRepr
@@ -175,7 +175,7 @@ def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bo
         record=shortened(record),
         traceback=traceback_of(error),
         is_first=is_first,
-        is_certain=is_certain(error, _OURS),
+        is_certain=is_certain(error, _OURS) or is_own_mistake(error),
     )
 
 

@@ -89,15 +89,16 @@ class Committer:
                 self._attempt = 0
                 self._pending = {n: h for n, h in self._pending.items() if n > permit.checkpoint_id}
                 return [*self._announce(permit.checkpoint_id), *self._next()]
-            case CommitAttemptFailed(reason):
+            case CommitAttemptFailed(reason, is_permanent):
                 permit = self._permit_in_flight()
-                if self._attempt >= self._attempts_max:
+                if is_permanent or self._attempt >= self._attempts_max:
                     self._is_failed = True
                     self._in_flight = None
                     return [
                         FailTask(
                             f"the output of checkpoint {permit.checkpoint_id} could not be committed in "
-                            f"{self._attempt} attempts, the last one: {reason}"
+                            f"{self._attempt} attempts, the last one: {reason}",
+                            is_permanent,
                         )
                     ]
                 return [self._try(permit)]

@@ -130,6 +130,7 @@ class AnnounceCommitted:
 @dataclass(frozen=True, slots=True)
 class FailTask:
     reason: str
+    is_permanent: bool = False
 
 
 CommitterEffect = CommitTransactions | AnnounceCommitted | FailTask

@@ -123,9 +123,14 @@ class CommitSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class CommitAttemptFailed:
-    """The attempt in flight failed, or its outcome is unknown."""
+    """The attempt in flight failed, or its outcome is unknown.
+
+    Attributes:
+        is_permanent: The sink knows that every attempt meets the same error.
+    """
 
     reason: str
+    is_permanent: bool = False
 
 
 CommitterEvent = TransactionPrepared | CommitAuthorised | CommitSucceeded | CommitAttemptFailed

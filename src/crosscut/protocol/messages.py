@@ -30,8 +30,9 @@ class FailureCause:
         traceback: As text, or "".
         is_final: It will be the same after every restart, so there is no use in trying.
         is_first: The operator had taken no other record in this epoch.
-        is_certain: The function had looked at nothing but its record, so it raises the same again.
+        is_certain: It comes again for certain: the function had looked at nothing but its record, say.
         is_from_outside: The system or the network refused something (an OSError is among its causes).
+        is_permanent: A source or sink knows that every attempt meets the same error.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class FailureCause:
     is_first: bool = False
     is_certain: bool = False
     is_from_outside: bool = False
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from crosscut.batch import Batch
 from crosscut.errors import CrosscutError
 from crosscut.ids import CheckpointId, TaskId
 from crosscut.interfaces import JSON, Wait
+from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.operator import user_code_error
 from crosscut.protocol.messages import AlignSources, SourceReached
 from crosscut.protocol.source_groups import AlignedSplits
@@ -70,8 +71,8 @@ class SplitReading:
         held = self._hold()
         try:
             found = self._splits.read(rows_max, held)
-        except CrosscutError:
-            raise
+        except CrosscutError as error:
+            raise_named("source", self._uid, error)
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
             positions = self._splits.positions()
             raise user_code_error(self._uid, error, positions, is_first=is_first) from error

@@ -126,7 +126,8 @@ class Task:
         self._sink = sink if isinstance(sink, SinkOperator) else None
         self.outlets = Outlets()
         writer = self._sink.writer if self._sink is not None else None
-        self.transactions = Transactions(task_id, epoch, writer, committer, self.outlets)
+        self.sink_uid = self._sink.uid if self._sink is not None else ""
+        self.transactions = Transactions(task_id, epoch, writer, committer, self.outlets, self.sink_uid)
         # Restored records come before all others, here as in the inputs: if a snapshot is taken before they
         # have been processed, they are in its log, once, like any others.
         self.outlets.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]

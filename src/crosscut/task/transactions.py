@@ -30,12 +30,14 @@ class Transactions:
         writer: SinkWriter | None,
         committer: Committer | None,
         outlets: Outlets,
+        sink_uid: str = "",
     ) -> None:
         self._task_id = task_id
         self._epoch = epoch
         self._writer = writer
         self._committer = committer
         self._outlets = outlets
+        self._sink_uid = sink_uid
 
     def cut_off(self, n: CheckpointId) -> None:
         """Records so far belong to checkpoint n, later ones to the next."""
@@ -55,8 +57,8 @@ class Transactions:
                     self._outlets.errands.append(effect)
                 case AnnounceCommitted(n):
                     self._outlets.messages.append(TransactionsCommitted(self._epoch, n, self._task_id))
-                case FailTask(reason):
-                    cause = FailureCause("CommitFailed", reason)
+                case FailTask(reason, is_permanent):
+                    cause = FailureCause("CommitFailed", reason, self._sink_uid, is_permanent=is_permanent)
                     self._outlets.messages.append(TaskFailed(self._epoch, self._task_id, cause))
                 case _:
                     assert_never(effect)
@@ -69,9 +71,9 @@ class Transactions:
         """The commit asked for last is visible."""
         self.handle(CommitSucceeded())
 
-    def commit_failed(self, reason: str) -> None:
+    def commit_failed(self, reason: str, *, is_permanent: bool = False) -> None:
         """The commit asked for last failed or its outcome is unknown."""
-        self.handle(CommitAttemptFailed(reason))
+        self.handle(CommitAttemptFailed(reason, is_permanent))
 
     def close(self) -> None:
         """Close the writer."""

@@ -19,8 +19,11 @@ from crosscut.host.calls import Calls, StartThread, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import SinkWriter
+from crosscut.net.causes import failure_cause
 from crosscut.operators.async_map import StartCall
+from crosscut.operators.connector_errors import raise_named
 from crosscut.protocol.effects import CommitTransactions
+from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.state.rocksdb.database import FileContent
@@ -271,6 +274,7 @@ class BackgroundWork:
         self._host = host
         self._task_id = task.task_id
         self._held = task.held
+        self._sink_uid = task.sink_uid
         self._state = state
         self._writer = writer
         self._tell = tell
@@ -348,8 +352,11 @@ class BackgroundWork:
         if self._writer is None:
             return
         started_ns = self._host.now_ns()
-        async with self._writer_lock:
-            handle = await self._host.threads.call_sink(self._writer.prepare, errand.transaction)
+        try:
+            async with self._writer_lock:
+                handle = await self._host.threads.call_sink(self._writer.prepare, errand.transaction)
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything
+            raise_named("sink", self._sink_uid, error)
         self._begun(errand.checkpoint_id).prepare_ns = self._host.now_ns() - started_ns
         self._tell(lambda task: task.transactions.prepared(errand.checkpoint_id, handle))
 
@@ -476,7 +483,8 @@ class BackgroundWork:
             raise
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
-            self._tell(lambda task: task.transactions.commit_failed(reason))
+            is_permanent = is_hopeless(failure_cause(error))
+            self._tell(lambda task: task.transactions.commit_failed(reason, is_permanent=is_permanent))
         else:
             self._host.failpoints("commit.after")
             self._held.forget(commit.permit.checkpoint_id)

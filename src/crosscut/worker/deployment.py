@@ -19,6 +19,7 @@ from crosscut.ids import ChannelId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
+from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
@@ -304,9 +305,9 @@ async def _recovered(
     try:
         await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
         held.forget(deploy.restore)
-    except Exception:
+    except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
         writer.close()
-        raise
+        raise_named("sink", vertex.chain[-1].uid, error)
     return writer, held
 
 
@@ -320,9 +321,9 @@ async def _begun(
         return None
     try:
         await pool.in_thread(writer.begin_attempt, [one.handle for one in snapshot.pending])
-    except Exception:
+    except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
         writer.close()
-        raise
+        raise_named("sink", vertex.chain[-1].uid, error)
     return writer, held
 
 

@@ -78,7 +78,8 @@ class NatsWriter(SinkWriter):
             if self._largest_bytes is not None and len(data) > self._largest_bytes:
                 raise ConnectorError(
                     f"{sink.where}: record {shortened(record)} has {len(data)} bytes, and the server takes "
-                    f"at most {self._largest_bytes} (max_payload)"
+                    f"at most {self._largest_bytes} (max_payload)",
+                    is_permanent=True,
                 )
             messages.append((subject, data))
         if messages:

@@ -54,7 +54,9 @@ class PostgresDatabase(Database):
         try:
             return ("\n".join(lines) + "\n").encode()
         except UnicodeEncodeError as error:
-            raise ConnectorError(f"{location}: text that is no Unicode can't be stored: {error}") from error
+            raise ConnectorError(
+                f"{location}: text that is no Unicode can't be stored: {error}", is_permanent=True
+            ) from error
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresSession]:
@@ -231,7 +233,8 @@ def _text(value: Any, row: tuple[Any, ...], location: str) -> str:
     raise ConnectorError(
         f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
         "expected "
-        f"None, bool, int, float, str, bytes, a date, time or duration, Decimal, UUID, or JSON"
+        f"None, bool, int, float, str, bytes, a date, time or duration, Decimal, UUID, or JSON",
+        is_permanent=True,
     )
 
 

@@ -245,7 +245,8 @@ def _plain(value: Any, row: tuple[Any, ...], location: str) -> Any:
     raise ConnectorError(
         f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
         "expected "
-        f"None, bool, int of 64 bits, finite float, str, bytes, a date or time, Decimal, UUID, or JSON"
+        f"None, bool, int of 64 bits, finite float, str, bytes, a date or time, Decimal, UUID, or JSON",
+        is_permanent=True,
     )
 
 

@@ -66,6 +66,8 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
         return GiveUp(first, f"{in_a_row} failures in a row, without progress")
     if 0 < policy.same_record_max <= _strikes(failures):
         return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
+    if 0 < policy.same_record_max <= _refusals(failures):
+        return GiveUp(newest, f"{newest.operator!r} was refused {policy.same_record_max} times in a row")
     if 0 < policy.same_record_max <= min(in_a_row, _mistakes(failures)):
         return GiveUp(newest, f"the same mistake {policy.same_record_max} times in a row, without progress")
     if in_a_row <= 1:
@@ -94,9 +96,20 @@ def _mistakes(failures: Sequence[FailureCause]) -> int:
 
     def is_same(one: FailureCause) -> bool:
         is_it = (one.kind, one.operator, one.message) == (newest.kind, newest.operator, newest.message)
-        return is_it and bool(one.record) and _is_mistake(one)
+        return is_it and bool(one.operator) and _is_mistake(one)
 
     return sum(1 for _ in takewhile(is_same, reversed(failures)))
+
+
+def _refusals(failures: Sequence[FailureCause]) -> int:
+    """Return how many failures in a row, the newest last, one source or sink calls permanent.
+
+    Each task has its own refused record, and a refused commit comes after a completed checkpoint: neither
+    another message nor progress in between makes it something else.
+    """
+    newest = failures[-1]
+    same = takewhile(lambda one: one.is_permanent and one.operator == newest.operator, reversed(failures))
+    return sum(1 for _ in same)
 
 
 def _is_fault_of_record(cause: FailureCause) -> bool:
@@ -113,6 +126,11 @@ def _is_fault_of_record(cause: FailureCause) -> bool:
 def _is_mistake(cause: FailureCause) -> bool:
     """Tell whether the code is wrong, whatever goes on around it."""
     return not cause.is_from_outside and (cause.is_certain or cause.kind in MISTAKES)
+
+
+def is_hopeless(cause: FailureCause) -> bool:
+    """Tell whether trying the same call again is of no use."""
+    return cause.is_permanent or _is_mistake(cause)
 
 
 ASKED = "restart requested"

@@ -317,11 +317,13 @@ class Batches:
         if batch is None or batch.checkpoint_id != event.checkpoint_id:
             self.dropped["commit that was not asked for"] += 1
             return []
-        if self._commit_attempts >= self._commit_attempts_max:
+        if event.is_permanent or self._commit_attempts >= self._commit_attempts_max:
             cause = FailureCause(
                 "CommitFailed",
                 f"the output of checkpoint {event.checkpoint_id} could not be committed in "
                 f"{self._commit_attempts} attempts, the last one: {event.reason}",
+                event.operator,
+                is_permanent=event.is_permanent,
             )
             return [FailEpoch(self.epoch, event.task, cause)]
         delay_ms = min(RETRY_DELAY_MS << min(self._commit_attempts - 1, 20), RETRY_DELAY_MAX_MS)

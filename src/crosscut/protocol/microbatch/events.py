@@ -103,6 +103,8 @@ class CommitFailed:
     checkpoint_id: CheckpointId
     task: TaskId
     reason: str
+    operator: str = ""
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from crosscut.graph.together import sinks_together
 from crosscut.host.calls import Calls
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import HeldData, SinkContext, SinkWriter
+from crosscut.operators.connector_errors import name_connector
 from crosscut.protocol.commit import restore_permit
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.microbatch.attempts import Attempt, committer
@@ -27,11 +28,13 @@ class OutputError(Exception):
 
     Attributes:
         task: Whose.
+        uid: Of the sink.
     """
 
-    def __init__(self, task: TaskId) -> None:
-        super().__init__(f"the output of task {task}")
+    def __init__(self, task: TaskId, uid: str) -> None:
+        super().__init__(f"the output of task {task} of sink {uid!r}")
         self.task = task
+        self.uid = uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Output:
         vertex = self._vertices[task.vertex]
         assert vertex.sink is not None
         held = HeldData()
-        uid = vertex.chain[-1].uid
+        uid = self._uid(task)
         context = SinkContext(self._lineage, self._epoch, task, uid, held, self._driver, self._job)
         try:
             one = _Writer(task, vertex.sink.sink.writer(context), held)
@@ -112,9 +115,12 @@ class Output:
             permit = restore_permit(self._lineage, self._epoch, restore)
             one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
             held.forget(restore)
-        except Exception as error:
-            raise OutputError(task) from error
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
+            raise OutputError(task, uid) from name_connector("sink", uid, error)
         return one
+
+    def _uid(self, task: TaskId) -> str:
+        return self._vertices[task.vertex].chain[-1].uid
 
     def commit(self, n: CheckpointId, taken: Iterable[Attempt]) -> None:
         """Make visible what checkpoint n commits, whose entry is durable.
@@ -135,7 +141,7 @@ class Output:
                 one.writer.commit(permit, [pending.handle for pending in snapshot.pending])
                 one.held.forget(n)
             except Exception as error:
-                raise OutputError(task) from error
+                raise OutputError(task, self._uid(task)) from error
 
         self._each(commit, list(snapshots))
 
@@ -157,7 +163,7 @@ class Output:
                     try:
                         self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
                     except Exception as error:
-                        raise OutputError(one.task) from error
+                        raise OutputError(one.task, self._uid(one.task)) from error
 
     def sweep(self) -> None:
         """Remove all that is staged.
@@ -169,7 +175,7 @@ class Output:
             try:
                 one.writer.sweep()
             except Exception as error:
-                raise OutputError(one.task) from error
+                raise OutputError(one.task, self._uid(one.task)) from error
 
     def close(self) -> None:
         """Close all writers."""

@@ -29,6 +29,7 @@ from crosscut.protocol.events import (
     StopRequested,
     WorkersEnded,
 )
+from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     AssignSplits,
@@ -394,7 +395,9 @@ class BatchWorkers:
                     self._sweep()
         except OutputError as error:
             cause = error.__cause__ or error
-            self._post(on.CommitFailed(epoch, n, error.task, f"{type(cause).__name__}: {cause}"))
+            is_permanent = is_hopeless(failure_cause(cause))
+            reason = f"{type(cause).__name__}: {cause}"
+            self._post(on.CommitFailed(epoch, n, error.task, reason, error.uid, is_permanent))
         else:
             self._failpoints("commit.after")
             self._post(on.OutputCommitted(epoch, n))

@@ -1,0 +1,138 @@
+"""What a source or sink raises, as the user sees it: which one, which record, and whether it comes again."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crosscut.batch import Batch
+from crosscut.errors import ConnectorError, HistoryError, StoreError
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, SinkWriter
+from crosscut.net.causes import failure_cause
+from crosscut.operators.connector_errors import raise_named
+from crosscut.operators.sink import SinkOperator
+from crosscut.protocol.messages import FailureCause
+
+RECORDS = [{"id": 1}, {"id": {7}}, {"id": 3}]
+
+
+class Writer(SinkWriter):
+    """Gives its records to a function."""
+
+    def __init__(self, take: Callable[[list[Any]], Any]) -> None:
+        self._take = take
+
+    def write(self, records: list[Any]) -> None:
+        self._take(records)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> object:
+        raise NotImplementedError
+
+    def prepare(self, transaction: object) -> JSON:
+        raise NotImplementedError
+
+    def commit(self, permit: CommitPermit, handles: list[JSON]) -> None:
+        raise NotImplementedError
+
+    def recover(self, permit: CommitPermit | None, handles: list[JSON]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def cause_of(take: Callable[[list[Any]], Any], records: list[Any] = RECORDS) -> FailureCause:
+    with pytest.raises(Exception) as caught:
+        SinkOperator("out", Writer(take)).process(Batch(list(records)))
+    return failure_cause(caught.value)
+
+
+def one_by_one(records: list[Any]) -> None:
+    for record in records:
+        json.dumps(record)
+
+
+def in_a_comprehension(records: list[Any]) -> None:
+    _ = [json.dumps(record) for record in records]
+
+
+def by_map(records: list[Any]) -> None:
+    list(map(encoded, records))
+
+
+def encoded(record: Any) -> str:
+    return json.dumps(record)
+
+
+def all_at_once(records: list[Any]) -> None:
+    json.dumps(records)
+
+
+def refused(records: list[Any]) -> None:
+    for row in records:
+        if row["id"] == 3:
+            raise ConnectorError("table t: not null", is_permanent=True)
+
+
+def is_down(records: list[Any]) -> None:
+    try:
+        raise ConnectionRefusedError(111, "refused")
+    except OSError:
+        raise RuntimeError("no answer")  # noqa: B904 - as many libraries do
+
+
+@pytest.mark.parametrize("take", [one_by_one, in_a_comprehension, by_map])
+def test_what_a_sink_raises_names_the_sink_and_the_record_that_it_was_at(
+    take: Callable[[list[Any]], Any],
+) -> None:
+    cause = cause_of(take)
+    assert cause.message == "sink 'out' raised TypeError: Object of type set is not JSON serializable"
+    assert (cause.kind, cause.operator, cause.record) == ("TypeError", "out", "{'id': {7}}")
+    assert "json.dumps" in cause.traceback
+    assert cause.is_first, "whether another record got through is not known"
+
+
+def test_without_a_record_to_blame_the_sink_is_named_all_the_same() -> None:
+    cause = cause_of(all_at_once)
+    assert (cause.operator, cause.record) == ("out", "")
+    assert cause_of(all_at_once, [{7}]).record == "{7}"
+
+
+def test_a_refusal_for_good_says_so_and_gets_the_names_that_it_lacks() -> None:
+    cause = cause_of(refused)
+    assert cause.message == "sink 'out': table t: not null"
+    assert (cause.operator, cause.record, cause.is_permanent) == ("out", "{'id': 3}", True)
+    assert not cause_of(one_by_one).is_permanent
+
+
+def test_a_connector_that_says_nothing_of_the_kind_blames_no_record() -> None:
+    """K5: its service may be down, and no record gets through."""
+
+    def refused_perhaps(records: list[Any]) -> None:
+        for record in records:
+            raise ConnectorError(f"no answer for {record}", record=repr(record))
+
+    cause = cause_of(refused_perhaps)
+    assert (cause.operator, cause.is_permanent, cause.is_first) == ("out", False, True)
+
+
+def test_what_comes_from_outside_is_still_seen_to() -> None:
+    assert cause_of(is_down).is_from_outside
+
+
+@pytest.mark.parametrize("kind", [ConnectorError, HistoryError])
+def test_the_class_of_an_error_stays_and_its_names_survive_pickling(kind: type[ConnectorError]) -> None:
+    with pytest.raises(kind, match=r"^source 'in': line 7 is no JSON$") as caught:
+        raise_named("source", "in", kind("line 7 is no JSON", is_permanent=True))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.operator, again.is_permanent) == ("source 'in': line 7 is no JSON", "in", True)
+
+
+def test_an_error_of_the_store_is_no_fault_of_the_sink() -> None:
+    with pytest.raises(StoreError, match=r"^torn$"):
+        raise_named("sink", "out", StoreError("torn"))
