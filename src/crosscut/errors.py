@@ -97,6 +97,7 @@ class RefusedRecordError(ConnectorError):
 
     record: str
     reason: str
+    is_permanent = True
 
 
 class UserCodeError(CrosscutError):

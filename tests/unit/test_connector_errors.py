@@ -110,6 +110,14 @@ def test_a_refusal_for_good_says_so_and_gets_the_names_that_it_lacks() -> None:
     assert not cause_of(one_by_one).is_permanent
 
 
+def test_a_refused_record_is_refused_for_good() -> None:
+    def write(records: list[Any]) -> None:
+        Writer(write).refuse(records[2], "column id: too large")
+
+    cause = cause_of(write)
+    assert (cause.operator, cause.record, cause.is_permanent) == ("out", "{'id': 3}", True)
+
+
 def test_a_connector_that_says_nothing_of_the_kind_blames_no_record() -> None:
     """K5: its service may be down, and no record gets through."""
 
