@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import site
 import sysconfig
+from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+
+_SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/pyspark.zip/")
 
 
 @cache
-def is_user_file(file: str | None) -> bool:
-    """Tell whether `file` is Python source that is not installed."""
-    if not file or not file.endswith(".py"):
+def installed_roots() -> tuple[str, ...]:
+    """Return the directories of installed code, as this interpreter names them in its frames."""
+    return tuple({*(sysconfig.get_path(name) for name in _SCHEMES), *site.getsitepackages()})
+
+
+def is_user_file(file: str, roots: Iterable[str]) -> bool:
+    """Tell whether a file of source lies in none of `roots`, nor where packages are installed elsewhere."""
+    path = file.replace("\\", "/")
+    if any(part in path for part in _INSTALLED):
         return False
-    path = Path(file).resolve()
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return False
-    return not any(path.is_relative_to(root) for root in _installed_roots())
+    return not any(path.startswith(f"{root}/") for root in roots)
 
 
 def is_user_code(filename: str) -> bool:
     """Tell whether code with this `co_filename` is the user's; a console and generated code have no file."""
     if filename.startswith("<"):
         return not filename.startswith("<frozen ")
-    return is_user_file(filename)
-
-
-@cache
-def _installed_roots() -> tuple[Path, ...]:
-    roots = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return tuple(Path(root).resolve() for root in [*roots, *site.getsitepackages()])
+    return is_user_file(filename, installed_roots())

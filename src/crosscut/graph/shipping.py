@@ -13,8 +13,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib.util import find_spec
 from io import BytesIO
+from pathlib import Path
 from threading import Lock
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -23,7 +25,7 @@ import cloudpickle
 
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph
-from crosscut.user_files import is_user_file
+from crosscut.user_files import installed_roots, is_user_file
 
 _registry_lock = Lock()
 """cloudpickle's registry of modules is global: two flows must not pack at the same time."""
@@ -171,5 +173,17 @@ def _user_modules() -> list[ModuleType]:
         if isinstance(module, ModuleType)
         and module.__name__ == name
         and module.__name__.partition(".")[0] not in _BY_REFERENCE
-        and is_user_file(vars(module).get("__file__"))
+        and _is_user_file(vars(module).get("__file__"))
     ]
+
+
+@cache
+def _is_user_file(file: str | None) -> bool:
+    if not file or not file.endswith(".py"):
+        return False
+    return is_user_file(str(Path(file).resolve()), _resolved_roots())
+
+
+@cache
+def _resolved_roots() -> tuple[str, ...]:
+    return tuple(str(Path(root).resolve()) for root in installed_roots())
