@@ -12,6 +12,7 @@ from crosscut import __version__
 from crosscut.durations import Duration
 from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.terminal.options import DurationType, settings_from, settings_options
+from crosscut.terminal.transactions_command import transactions
 from crosscut.urls import shown_url
 
 if TYPE_CHECKING:
@@ -409,6 +410,9 @@ def seal(path: str) -> None:
 
     seal_savepoint(path)
     click.echo(f"{path} is sealed as it is now")
+
+
+program.add_command(transactions)
 
 
 @program.command()

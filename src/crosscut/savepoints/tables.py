@@ -13,6 +13,7 @@ from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.ids import TaskId
 from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted
 from crosscut.protocol.job.identity import OperatorIdentity
+from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.restoring import forms_of
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Part
@@ -277,7 +278,7 @@ def opened_checkpoint(path: str | os.PathLike[str]) -> tuple[str, CheckpointStor
 
 
 def newest_checkpoint(store: CheckpointStore, number: int | None, where: str) -> CheckpointCompleted:
-    """Return checkpoint `number`, or the newest.
+    """Return checkpoint `number` as it was completed, or the newest as a job would restore it.
 
     Raises:
         StoreError: There is no such checkpoint.
@@ -288,6 +289,8 @@ def newest_checkpoint(store: CheckpointStore, number: int | None, where: str) ->
         for _, entry in entries
         if isinstance(entry, CheckpointCompleted) and number in (None, entry.checkpoint_id)
     ]
+    if number is None and (newest := restored(entries)) is not None:
+        return newest
     if not found:
         what = "no complete checkpoint" if number is None else f"no checkpoint {number}"
         raise StoreError(f"{where} is neither a savepoint nor a checkpoint_dir with one: {what} is there")

@@ -20,6 +20,7 @@ from crosscut.connectors.partitions import values_of
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.segments import claims_in
 from crosscut.savepoints.manifest import is_savepoint
 from crosscut.store.checkpoint_store import open_store
@@ -93,7 +94,9 @@ class OutputOf:
 
     def _retained(self) -> list[CheckpointCompleted]:
         tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
-        return [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
+        completed = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
+        newest = restored(tail)
+        return completed if newest is None else [*completed[:-1], newest]
 
     def divided_by(self, path: str) -> dict[str, str | None]:
         """Return what the directories say that a file of it is in, below its own one."""

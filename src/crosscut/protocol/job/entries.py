@@ -26,7 +26,10 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class OpenOutput:
-    """Output of sink task `task`, of checkpoint `checkpoint_id` or before, that may not be committed."""
+    """Output of sink task `task`, of checkpoint `checkpoint_id` or before, that may not be committed.
+
+    Among `EpochClaimed.dropped`, only the transaction of that very checkpoint.
+    """
 
     task: TaskId
     checkpoint_id: CheckpointId
@@ -46,6 +49,9 @@ class EpochClaimed:
         writers: How many logical tasks of each sink may have left something, if they are more than there are
             now, as after a smaller parallelism was chosen; else 0.
         ancestors: The histories that this one goes on from, through savepoints; the newest last.
+        dropped: Output of the newest checkpoint before this entry that an operator has given up: no
+            later driver commits it.
+        reason: Why, in the operator's words; the claimant is the process that dropped it.
     """
 
     epoch: Epoch
@@ -59,6 +65,8 @@ class EpochClaimed:
     claimant: Claimant = Claimant()
     writers: int = 0
     ancestors: tuple[Ancestor, ...] = ()
+    dropped: tuple[OpenOutput, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

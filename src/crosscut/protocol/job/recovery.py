@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex
-from crosscut.protocol.job import rescaling
+from crosscut.protocol.job import pending_output, rescaling
 from crosscut.protocol.job.entries import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
@@ -143,7 +143,7 @@ def claim(
     # An earlier driver may have used ids that never completed. It was bound to stay within the
     # lead, so ids are never reused, although nothing was written for each.
     first = CheckpointId((used_max // CHECKPOINT_IDS_LEAD_MAX + 2) * CHECKPOINT_IDS_LEAD_MAX + 1)
-    restored = completed[-1] if completed else None
+    restored = pending_output.restored(tail)
     known = (newest.parallelism, newest.writers, newest.epoch)
     entry = replace(
         _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock),
