@@ -3,6 +3,7 @@ job."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,3 +34,13 @@ class DeadLetter:
     key: Any = None
     timer: int | None = None
     traceback: str = field(default="", compare=False, repr=False)
+
+
+class SetsAside:
+    """Part of a process that writes dead letters itself, in a thread of its own.
+
+    Attributes:
+        on_letter: Called with each letter, and how many there are in this epoch; by any thread. For people.
+    """
+
+    on_letter: Callable[[DeadLetter, int], None] | None = None

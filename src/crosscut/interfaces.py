@@ -311,6 +311,8 @@ class SinkWriter(ABC):
             record: As it was given to `write`, or what is left of it.
             reason: In the system's words: which column, limit or rule.
 
+        A `commit` that is called again after a failure must not refuse again what it has refused.
+
         Raises:
             RefusedRecordError: The user did not ask for dead letters of this sink. A writer that raises it in
                 `prepare` has staged nothing of the transaction.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from crosscut.callables import argument_problem
 from crosscut.connected_process import StreamProcess
-from crosscut.dead_letters import OnError
+from crosscut.dead_letters import DeadLetter, OnError
 from crosscut.durations import Duration
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import checked_function as _function
@@ -46,6 +46,7 @@ from crosscut.graph.specs import (
     UnionSpec,
 )
 from crosscut.interfaces import Sink
+from crosscut.refused_records import SinkWithDeadLetters
 from crosscut.type_variables import Record
 
 if TYPE_CHECKING:
@@ -384,16 +385,50 @@ class Stream(SideOutputs, Generic[Record]):
         """Give every record to every task of the next operator."""
         return self._distributed("broadcast")
 
-    def sink(self, sink: Sink[Record]) -> StreamEnd:
-        """Write the records to `sink`; they become visible when their checkpoint is complete."""
+    def sink(self, sink: Sink[Record], *, dead_letters: Sink[DeadLetter] | None = None) -> StreamEnd:
+        """Write the records to `sink`; they become visible when their checkpoint is complete.
+
+        Args:
+            dead_letters: Takes, as `crosscut.DeadLetter`, the records that the system behind `sink` refuses:
+                a type, a length, a constraint, a limit of size. They become visible with the same
+                checkpoint. A refusal that is only known at commit (an HTTP answer) is written at
+                once, and may come twice after a failure. Default: a refused record fails the job, by name.
+
+        Raises:
+            FlowError: `sink` or `dead_letters` is no sink, or the two can't be committed together.
+        """
         if not isinstance(sink, Sink):
             raise _error(self._draft, "sink", f"expected a crosscut.Sink, found {_shown(sink)}")
+        if dead_letters is not None:
+            sink = self._with_dead_letters(sink, dead_letters)
         spec = SinkSpec(sink)
         if not sink.has_one_task:
             return StreamEnd(self._draft, self._add("sink", spec))
         # One key for all records.
         together = DraftInput(self._add("key_by", KeyBySpec(_together)), "hash", "")
         return StreamEnd(self._draft, self._draft.add("sink", spec, together))
+
+    def _with_dead_letters(self, sink: Sink[Record], letters: Sink[DeadLetter]) -> Sink[Record]:
+        if not isinstance(letters, Sink):
+            raise _error(
+                self._draft, "sink", f"dead_letters: expected a crosscut.Sink, found {_shown(letters)}"
+            )
+        if sink.commits_together or letters.commits_together:
+            raise _error(
+                self._draft,
+                "sink",
+                f"dead_letters with {_shown(sink)} and {_shown(letters)}: a sink whose tasks commit together "
+                f"can't be part of it. Find such records before the sink, with map(..., "
+                f"on_error='dead letters'), or write them to files",
+            )
+        if letters.has_one_task and not sink.has_one_task:
+            raise _error(
+                self._draft,
+                "sink",
+                f"dead_letters: one task writes {_shown(letters)}, and all tasks write the sink; choose one "
+                f"that each task writes to, such as crosscut.files.jsonl",
+            )
+        return SinkWithDeadLetters(sink, letters)
 
     def _distributed(self, how: Partitioning) -> Stream[Record]:
         if self._how != "forward":

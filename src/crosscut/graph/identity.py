@@ -7,6 +7,7 @@ from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import JobGraph, OperatorNode, SinkSpec, SourceSpec
 from crosscut.interfaces import Sink, Source
 from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity, OperatorInput
+from crosscut.refused_records import SinkWithDeadLetters
 
 _DETAILS_MAX = 1_000
 
@@ -27,7 +28,8 @@ def _operator(node: OperatorNode) -> OperatorIdentity:
     if isinstance(node.spec, SourceSpec):
         connector = node.spec.source
     elif isinstance(node.spec, SinkSpec):
-        connector = node.spec.sink
+        sink = node.spec.sink
+        connector = sink.sink if isinstance(sink, SinkWithDeadLetters) else sink
     return OperatorIdentity(
         node.uid,
         kind_of(node.spec),

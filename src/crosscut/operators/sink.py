@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from crosscut.batch import Batch
+from crosscut.dead_letters import DeadLetter, SetsAside
 from crosscut.interfaces import SinkWriter
 from crosscut.operators.connector_errors import raise_named, record_to_blame
 from crosscut.operators.operator import Operator
+from crosscut.operators.sides import Sides
 
 _NOTHING = Batch([])
 
 
 class SinkOperator(Operator):
     def __init__(self, uid: str, writer: SinkWriter) -> None:
-        super().__init__(uid)
+        sides = Sides(uid) if isinstance(writer, SetsAside) else None
+        super().__init__(uid, sides)
         self.writer = writer
+        if isinstance(writer, SetsAside) and sides is not None:
+            # Only to be shown: the writer itself has written it. Called by any thread.
+            def count_letter(letter: DeadLetter, count: int) -> None:
+                sides.letter_count = count
+                sides.letters.append(letter)
+
+            writer.on_letter = count_letter
 
     def process(self, batch: Batch) -> Batch:
         if batch.records:

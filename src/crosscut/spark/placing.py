@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from crosscut.graph.specs import JobGraph, OperatorSpec, SinkSpec, SourceSpec, Vertex
+from crosscut.interfaces import Sink
+from crosscut.refused_records import SinkWithDeadLetters
 from crosscut.spark.dataframes import DataFrameSource
 from crosscut.spark.planned_source import PlannedSource
 from crosscut.spark.python_sink import PythonSink
@@ -37,7 +40,17 @@ def _spec(uid: str, spec: OperatorSpec, store_url: str) -> OperatorSpec:
             return SourceSpec(source.placed(store_url, uid))
         case SourceSpec(PythonSource() | PlannedSource() as source):
             return SourceSpec(source.resolved())
-        case SinkSpec(PythonSink() as sink):
-            return SinkSpec(sink.resolved())
+        case SinkSpec(sink):
+            return SinkSpec(_resolved(sink))
         case _:
             return spec
+
+
+def _resolved(sink: Sink[Any]) -> Sink[Any]:
+    match sink:
+        case PythonSink():
+            return sink.resolved()
+        case SinkWithDeadLetters(records, letters):
+            return SinkWithDeadLetters(_resolved(records), _resolved(letters))
+        case _:
+            return sink

@@ -36,6 +36,7 @@ from crosscut.protocol.engines import EndAsked, Engine, EngineEnded, StartEngine
 from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
 from crosscut.protocol.job.recovery import Predecessor
 from crosscut.protocol.messages import FailureCause
+from crosscut.refused_records import SinkWithDeadLetters
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import (
@@ -326,7 +327,8 @@ class Run:
         """
         sinks = {one.chain[-1].uid: one.sink.sink for one in self._graph.vertices if one.sink is not None}
         for uid, found in sinks.items():
-            if sink == uid or sink is found:
+            records = found.sink if isinstance(found, SinkWithDeadLetters) else found
+            if sink == uid or sink is records:
                 return uid
         named = ", ".join(map(repr, sinks))
         raise FlowError(f"flow {self._name!r} has no sink {sink!r:.100}; it has {named}")

@@ -28,12 +28,18 @@ class SinkTarget:
             returns for it.
         take: Takes everything visible away, as readers may, and returns it as `visible` would have. None:
             readers of this sink can't.
+        refused: Makes the i-th record that the system behind the sink refuses: of a wrong type, too long,
+            null. None: it takes everything, or its refusals can't be known before the commit.
+        shown: Makes of what `SinkWriter.pending_records` yields what `visible` returns. None: the writer
+            can't show prepared records.
     """
 
     sink: Sink
     visible: Callable[[], list[Any]]
     record: Callable[[int], Any] = "record {}".format
     take: Callable[[], list[Any]] | None = None
+    refused: Callable[[int], Any] | None = None
+    shown: Callable[[Any], Any] | None = None
 
     def records(self, start: int, stop: int) -> list[Any]:
         """Return records `start` to `stop`, exclusive."""
@@ -52,15 +58,27 @@ def open_writer(
     handles: Sequence[JSON] = (),
 ) -> SinkWriter:
     """Make a writer as a worker does, and let it recover from checkpoint `restore` (0: from none)."""
-    held = _held(sink, (lineage, task, sink_uid))
-    context = SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held, driver)
-    writer = shipped(sink).writer(context)
+    writer = unrecovered_writer(sink, epoch, task=task, lineage=lineage, sink_uid=sink_uid, driver=driver)
     try:
         writer.recover(permit(restore, epoch, lineage) if restore else None, handles)
     except BaseException:
         writer.close()
         raise
     return writer
+
+
+def unrecovered_writer(
+    sink: Sink,
+    epoch: int,
+    *,
+    task: TaskId = TASK,
+    lineage: str = LINEAGE,
+    sink_uid: str = SINK_UID,
+    driver: str = "driver-1",
+) -> SinkWriter:
+    """Make a writer as a worker does."""
+    held = _held(sink, (lineage, task, sink_uid))
+    return shipped(sink).writer(SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held, driver))
 
 
 def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:

@@ -30,6 +30,11 @@ from crosscut.testing.sink_histories import (
     check_two_drivers_of_one_epoch_exclude_each_other,
     check_what_is_committed_is_told,
 )
+from crosscut.testing.sink_refusals import (
+    check_a_refused_record_never_gets_past_prepare,
+    check_prepared_records_can_be_shown,
+    check_the_others_are_written_if_refused_records_are_set_aside,
+)
 from crosscut.testing.sink_targets import (
     TASK,
     SinkTarget,
@@ -288,6 +293,9 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_two_drivers_of_one_epoch_exclude_each_other,
     check_a_driver_that_was_overtaken_is_refused,
     check_what_is_committed_is_told,
+    check_a_refused_record_never_gets_past_prepare,
+    check_the_others_are_written_if_refused_records_are_set_aside,
+    check_prepared_records_can_be_shown,
     check_random_lives,
 )
 

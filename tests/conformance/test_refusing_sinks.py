@@ -1,0 +1,320 @@
+"""A sink with a place for refused records conforms as the sink alone does: none lost, none twice (P6)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import orjson
+import pytest
+
+import crosscut as cc
+from crosscut.connectors.jsonl import jsonl
+from crosscut.errors import ConnectorError, FlowError, RefusedRecordError
+from crosscut.graph.identity import identity_of
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.refused_records import SinkWithDeadLetters
+from crosscut.testing.sink_refusals import (
+    check_a_refused_record_never_gets_past_prepare,
+    check_prepared_records_can_be_shown,
+    check_the_others_are_written_if_refused_records_are_set_aside,
+)
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+
+Check = Callable[[SinkTarget], None]
+
+
+@dataclass(frozen=True)
+class Refusing(Sink[Any]):
+    """Writes to `sink`, but refuses one record in four when it is written, and one when it is prepared."""
+
+    sink: Sink[Any]
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return RefusingWriter(self.sink.writer(context))
+
+    def committed(self) -> Sequence[CommittedOutput]:
+        return self.sink.committed()
+
+
+class RefusingWriter(SinkWriter):
+    def __init__(self, inner: SinkWriter) -> None:
+        self.inner = inner
+        self.open: list[Any] = []
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self.inner.recover(permit, [one for one in handles if one != "all refused"])
+
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        self.inner.begin_attempt([one for one in handles if one != "all refused"])
+
+    def write(self, records: list[Any]) -> None:
+        for record in records:
+            if record["number"] % 4 == 1:
+                self.refuse(record, "odd")
+            else:
+                self.open.append(record)
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        if not self.open:
+            return None
+        records, self.open = self.open, []
+        return checkpoint_id, records
+
+    def prepare(self, transaction: Any) -> JSON:
+        checkpoint_id, records = transaction
+        taken = []
+        for record in records:
+            if record["number"] % 4 == 3:
+                self.refuse(record, "found out late")
+            else:
+                taken.append(record)
+        if not taken:
+            return "all refused"
+        self.inner.write(taken)
+        return self.inner.prepare(self.inner.rotate(checkpoint_id))
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self.inner.commit(permit, [one for one in handles if one != "all refused"])
+
+    def abort(self, handles: Sequence[JSON]) -> None:
+        self.inner.abort([one for one in handles if one != "all refused"])
+
+    def sweep(self) -> None:
+        self.inner.sweep()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def lines(directory: Path) -> list[Any]:
+    return [
+        orjson.loads(line)
+        for file in sorted(directory.glob("*.jsonl"))
+        for line in file.read_bytes().splitlines()
+    ]
+
+
+def files_target(directory: Path) -> SinkTarget:
+    good, bad = directory / "good", directory / "bad"
+
+    def visible() -> list[Any]:
+        found = [*lines(good), *(one["record"] for one in lines(bad))]
+        return sorted(found, key=lambda one: one["number"])
+
+    return SinkTarget(
+        SinkWithDeadLetters(Refusing(jsonl(good)), jsonl(bad)), visible, lambda i: {"number": i}
+    )
+
+
+def refused_number(letter: cc.DeadLetter) -> tuple[int]:
+    return (letter.record["number"],)
+
+
+def tables_target(directory: Path) -> SinkTarget:
+    """Both hold their records in the snapshot."""
+    database = directory / "rows.db"
+
+    def visible() -> list[Any]:
+        with sqlite3.connect(database) as connection:
+            tables = [
+                name for (name,) in connection.execute("select name from sqlite_master where type='table'")
+            ]
+            numbers = [
+                number
+                for table in ("good", "bad")
+                if table in tables
+                for (number,) in connection.execute(f"select number from {table}")
+            ]
+        return [{"number": one} for one in sorted(numbers)]
+
+    good = cc.sqlite.sink(database, "good", {"number": "integer"})
+    bad = cc.sqlite.sink(database, "bad", {"number": "integer"}, row=refused_number)
+    return SinkTarget(SinkWithDeadLetters(Refusing(good), bad), visible, lambda i: {"number": i})
+
+
+@pytest.mark.parametrize("make", [files_target, tables_target])
+@pytest.mark.parametrize("check", SINK_CHECKS, ids=lambda check: check.__name__)
+def test_records_and_dead_letters_conform_together(
+    check: Check, make: Callable[[Path], SinkTarget], tmp_path: Path
+) -> None:
+    check(make(tmp_path))
+
+
+def test_without_a_place_for_them_a_refused_record_fails_before_its_checkpoint_is_complete(
+    tmp_path: Path,
+) -> None:
+    sink = Refusing(jsonl(tmp_path))
+    writer = open_writer(sink, 1)
+    with pytest.raises(RefusedRecordError, match=r"record \{'number': 1\} is refused: odd"):
+        writer.write([{"number": 1}])
+    writer.write([{"number": 3}])
+    transaction = writer.rotate(CheckpointId(1))
+    with pytest.raises(RefusedRecordError, match=r"record \{'number': 3\} is refused: found out late"):
+        writer.prepare(transaction)
+    writer.close()
+
+
+def test_a_letter_names_record_reason_and_sink(tmp_path: Path) -> None:
+    sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path / "bad"))
+    writer = open_writer(sink, 1, sink_uid="orders")
+    writer.commit(permit(1), [stage(writer, [{"number": 1}], 1)])
+    writer.close()
+    (letter,) = lines(tmp_path / "bad")
+    assert (letter["record"], letter["error"], letter["operator"]) == ({"number": 1}, "odd", "orders")
+
+
+def test_a_record_that_the_dead_letters_can_not_hold_either_is_written_as_its_repr(tmp_path: Path) -> None:
+    sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path / "bad"))
+    writer = open_writer(sink, 1)
+    writer.commit(permit(1), [stage(writer, [{"number": 1, "what": object}], 1)])
+    writer.close()
+    (letter,) = lines(tmp_path / "bad")
+    assert letter["record"] == "{'number': 1, 'what': <class 'object'>}"
+
+
+def test_a_job_that_has_run_without_dead_letters_goes_on_with_them(tmp_path: Path) -> None:
+    """The way out for a job whose sink refuses a record: what it has staged is committed as it is."""
+    good = jsonl(tmp_path / "good")
+    writer = open_writer(good, 1)
+    handle = stage(writer, [{"number": 0}], 1)
+    writer.close()
+    sink = SinkWithDeadLetters(Refusing(good), jsonl(tmp_path / "bad"))
+    successor = open_writer(sink, 2, restore=1, handles=[handle])
+    successor.commit(permit(2, 2), [stage(successor, [{"number": 1}, {"number": 2}], 2)])
+    successor.close()
+    assert [one["number"] for one in lines(tmp_path / "good")] == [0, 2]
+    assert [one["record"]["number"] for one in lines(tmp_path / "bad")] == [1]
+
+
+def test_in_all_that_a_job_knows_it_by_a_sink_with_dead_letters_is_the_sink(tmp_path: Path) -> None:
+    def identity(**dead_letters: Any) -> Any:
+        flow = cc.Flow("orders")
+        flow.source(cc.items([1])).sink(jsonl(tmp_path / "good"), **dead_letters)
+        return identity_of(flow.compile(1, 8))
+
+    assert identity() == identity(dead_letters=jsonl(tmp_path / "bad"))
+
+
+def test_a_sink_that_can_not_be_part_of_the_same_commit_is_refused_when_the_flow_is_built(
+    tmp_path: Path,
+) -> None:
+    stream = cc.Flow("orders").source(cc.items([1]))
+    with pytest.raises(FlowError, match=r"dead_letters: expected a crosscut\.Sink"):
+        stream.sink(jsonl(tmp_path), dead_letters="bad")  # type: ignore[arg-type]
+
+
+class AtCommit(RefusingWriter):
+    """Its system answers only when the records are there for all to see, as a webhook does."""
+
+    posted: ClassVar[list[Any]] = []
+    fails: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.open: list[Any] = []
+        self.answered: list[Any] = []
+
+    def write(self, records: list[Any]) -> None:
+        self.open += records
+
+    def prepare(self, transaction: Any) -> JSON:
+        n, records = transaction
+        return {"n": n, "records": records}
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self.post(handles)
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self.post(handles)
+
+    def post(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            for record in handle["records"]:
+                if record in self.answered:
+                    continue
+                self.answered.append(record)
+                if record["number"] % 4 == 1:
+                    self.refuse(record, "answered 422")
+                else:
+                    self.posted.append(record)
+        if handles and self.fails:
+            raise ConnectorError("no answer")
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Hook(Sink[Any]):
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return AtCommit()
+
+
+def test_what_is_refused_at_commit_becomes_a_letter_too_and_the_job_goes_on(tmp_path: Path) -> None:
+    AtCommit.posted, AtCommit.fails = [], False
+    sink = SinkWithDeadLetters(Hook(), jsonl(tmp_path))
+    writer = open_writer(sink, 1)
+    writer.commit(permit(1), [stage(writer, [{"number": 0}, {"number": 1}], 1)])
+    second = stage(writer, [{"number": 5}, {"number": 6}], 2)
+    writer.close()
+    # The second one is refused while it is committed again, after a failure.
+    open_writer(sink, 2, restore=2, handles=[second]).close()
+    assert [one["number"] for one in AtCommit.posted] == [0, 6]
+    assert [one["record"]["number"] for one in lines(tmp_path)] == [1, 5]
+
+
+def test_a_commit_that_fails_after_a_refusal_keeps_the_letter_for_the_next_attempt(tmp_path: Path) -> None:
+    AtCommit.posted, AtCommit.fails = [], True
+    writer = open_writer(SinkWithDeadLetters(Hook(), jsonl(tmp_path)), 1)
+    handle = stage(writer, [{"number": 1}], 1)
+    with pytest.raises(ConnectorError, match="no answer"):
+        writer.commit(permit(1), [handle])
+    assert lines(tmp_path) == [], "the outcome of the commit is not known yet"
+    AtCommit.fails = False
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert [one["record"]["number"] for one in lines(tmp_path)] == [1]
+
+
+def refusing_target(directory: Path) -> SinkTarget:
+    return SinkTarget(
+        Refusing(jsonl(directory)),
+        lambda: lines(directory),
+        lambda i: {"number": 4 * i},
+        refused=lambda i: {"number": 4 * i + 1 + 2 * (i % 2)},
+    )
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_a_refused_record_never_gets_past_prepare,
+        check_the_others_are_written_if_refused_records_are_set_aside,
+    ],
+)
+def test_the_suite_takes_a_sink_that_refuses_early_and_finds_one_that_does_not(
+    check: Check, tmp_path: Path
+) -> None:
+    check(refusing_target(tmp_path / "refusing"))
+    plain = replace(refusing_target(tmp_path / "plain"), sink=jsonl(tmp_path / "plain"))
+    with pytest.raises(AssertionError):
+        check(plain)
+
+
+def test_the_suite_finds_a_sink_that_shows_other_records_than_it_has_prepared(tmp_path: Path) -> None:
+    shown = replace(refusing_target(tmp_path), sink=Shown(jsonl(tmp_path)), shown=lambda record: record)
+    with pytest.raises(AssertionError, match="shown"):
+        check_prepared_records_can_be_shown(shown)
+
+
+@dataclass(frozen=True)
+class Shown(Sink[Any]):
+    sink: Sink[Any]
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        writer = self.sink.writer(context)
+        writer.pending_records = lambda handles: handles  # type: ignore[method-assign]
+        return writer
