@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from crosscut.logs import JsonLogFormatter
     from crosscut.process_context import Context
     from crosscut.process_states import AggregatingState, ListState, MapState, ReducingState, ValueState
-    from crosscut.protocol.job.history import check_history
+    from crosscut.protocol.job.history import check_history, check_not_set_back
     from crosscut.savepoints.manifest import seal_savepoint
     from crosscut.savepoints.tables import read_state
     from crosscut.serializers import ArrowSerializer, MsgspecSerializer, Serializer
@@ -128,6 +128,7 @@ __all__ = [
     "WindowedStream",
     "backfill",
     "check_history",
+    "check_not_set_back",
     "collect",
     "count_window",
     "delta",
@@ -185,7 +186,7 @@ _NAMES = {
     "logs": "JsonLogFormatter",
     "process_context": "Context",
     "process_states": "AggregatingState ListState MapState ReducingState ValueState",
-    "protocol.job.history": "check_history",
+    "protocol.job.history": "check_history check_not_set_back",
     "savepoints.manifest": "seal_savepoint",
     "savepoints.tables": "read_state",
     "serializers": "ArrowSerializer MsgspecSerializer Serializer",

@@ -277,11 +277,16 @@ class CommitPermit:
 
     Only `crosscut.protocol.commit` makes one, and `SinkWriter.commit` cannot be called without:
     committing too early can't be written by accident.
+
+    Attributes:
+        committed: The newest transaction of the task that is known to be visible: the sink has confirmed
+            its commit. 0 if none is. A sink that remembers less was set back (`crosscut.check_not_set_back`).
     """
 
     lineage: Lineage
     epoch: Epoch
     checkpoint_id: CheckpointId
+    committed: CheckpointId = CheckpointId(0)
 
 
 class SinkWriter(ABC):

@@ -10,6 +10,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -27,7 +28,7 @@ from crosscut.connectors.partitions import values_of
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history
+from crosscut.protocol.job.history import check_history, check_not_set_back
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, check_random_lives
 
@@ -272,6 +273,10 @@ class Shelf:
         self.visible.clear()
         return records
 
+    def backup(self) -> Callable[[], None]:
+        kept = deepcopy(vars(self))
+        return lambda: vars(self).update(deepcopy(kept))
+
 
 SHELVES: dict[int, Shelf] = defaultdict(Shelf)
 NUMBERS = count()
@@ -321,6 +326,7 @@ class PlantedBugWriter(SinkWriter):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         if self.bug not in ("never looks at its history", "looks at its history too late"):
             self.check_history(permit)
+        self.check_not_set_back(permit)
         self.restored = permit
         self.shelf.histories[self.owner][self.mine] = CheckpointId(0)
         if self.bug == "looks at its history too late":
@@ -347,6 +353,14 @@ class PlantedBugWriter(SinkWriter):
         if self.bug == "goes on from any checkpoint":
             found = [replace(one, checkpoint_id=CheckpointId(0)) for one in found]
         check_history(context, permit, found)
+
+    def check_not_set_back(self, permit: CommitPermit | None) -> None:
+        if self.bug == "never looks whether it was set back":
+            return
+        if self.bug == "takes what is complete for committed" and permit is not None:
+            permit = replace(permit, committed=permit.checkpoint_id)
+        there = max(self.shelf.histories[self.owner].values(), default=CheckpointId(0))
+        check_not_set_back(self.context, permit, there, "memory")
 
     def sweep(self) -> None:
         for number, (owner, epoch) in list(self.shelf.owners.items()):
@@ -381,6 +395,8 @@ class PlantedBugWriter(SinkWriter):
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         if self.bug != "never looks at its history":
             self.check_history(self.restored)
+        if self.bug != "looks at its restart only whether it was set back":
+            self.check_not_set_back(permit)
         for handle in handles[-1:] if self.bug == "commits its own only" else handles:
             assert isinstance(handle, list)
             number, checkpoint_id = handle
@@ -414,6 +430,7 @@ def planted(bug: str) -> SinkTarget:
         PlantedBugSink(shelf, bug),
         lambda: SHELVES[shelf].records(),
         take=lambda: SHELVES[shelf].take(),
+        backup=lambda: SHELVES[shelf].backup(),
     )
 
 
@@ -445,6 +462,9 @@ def test_the_sink_without_a_bug_conforms(check: Check) -> None:
         "does not tell drivers apart",
         "does not fence older epochs",
         "tells of no commit",
+        "never looks whether it was set back",
+        "looks at its restart only whether it was set back",
+        "takes what is complete for committed",
     ],
 )
 def test_the_suite_finds_planted_bugs(bug: str) -> None:

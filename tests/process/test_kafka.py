@@ -69,7 +69,7 @@ def test_the_sink_conforms(check: Callable[[SinkTarget], None], broker: KafkaBro
     def visible() -> list[Any]:
         return [orjson.loads(one.value()) for one in broker.consume(name)]
 
-    check(SinkTarget(cc.kafka.sink(broker.servers, name), visible))
+    check(SinkTarget(cc.kafka.sink(broker.servers, name), visible, backup=broker.backup))
 
 
 def test_a_source_conforms_and_reads_what_is_committed_only(broker: KafkaBroker, topic: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, Lineage
 from crosscut.interfaces import CommitPermit
-from crosscut.protocol.commit import RETRY_DELAY_MS, Committer, restore_permit
+from crosscut.protocol.commit import RETRY_DELAY_MS, Committer, known_after, known_before, restore_permit
 from crosscut.protocol.effects import AnnounceCommitted, CommitterEffect, CommitTransactions, FailTask
 from crosscut.protocol.events import (
     CommitAttemptFailed,
@@ -16,7 +16,7 @@ from crosscut.protocol.events import (
     CommitterEvent,
     TransactionPrepared,
 )
-from crosscut.protocol.snapshots import PendingTransaction
+from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, Snapshot
 
 LINEAGE, EPOCH = Lineage("lineage"), Epoch(4)
 N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)
@@ -36,8 +36,8 @@ def committer(*prepared: CheckpointId, attempts_max: int = 3) -> Committer:
     return machine
 
 
-def permit(n: CheckpointId) -> CommitPermit:
-    return CommitPermit(LINEAGE, EPOCH, n)
+def permit(n: CheckpointId, committed: CheckpointId = CheckpointId(0)) -> CommitPermit:
+    return CommitPermit(LINEAGE, EPOCH, n, committed)
 
 
 def test_a_completed_checkpoint_is_committed_then_announced() -> None:
@@ -80,7 +80,7 @@ def test_one_attempt_at_a_time_and_the_next_completion_follows() -> None:
     assert machine.handle(CommitAuthorised(N2)) == []
     assert machine.handle(CommitSucceeded()) == [
         AnnounceCommitted(N1),
-        CommitTransactions(permit(N2), ("t2",)),
+        CommitTransactions(permit(N2, N1), ("t2",)),
     ]
 
 
@@ -109,7 +109,7 @@ def test_attempts_start_from_none_with_the_next_checkpoint() -> None:
     machine = committer(N1, N2, attempts_max=2)
     after(machine, CommitAuthorised(N1), CommitAttemptFailed("x"), CommitSucceeded(), CommitAuthorised(N2))
     assert machine.handle(CommitAttemptFailed("x")) == [
-        CommitTransactions(permit(N2), ("t2",), RETRY_DELAY_MS)
+        CommitTransactions(permit(N2, N1), ("t2",), RETRY_DELAY_MS)
     ]
 
 
@@ -162,3 +162,42 @@ def test_a_restored_checkpoint_is_its_own_permit() -> None:
     """B2."""
     assert restore_permit(LINEAGE, EPOCH, N3) == permit(N3)
     assert restore_permit(LINEAGE, EPOCH, CheckpointId(0)) is None
+
+
+# What is known to be committed (P7).
+
+
+def test_what_the_sink_has_confirmed_is_known_and_goes_with_the_next_permit() -> None:
+    """Not what is authorised, and not a checkpoint without a transaction: its marker may say less."""
+    machine = committer(N1)
+    machine.handle(CommitAuthorised(N2))
+    assert machine.committed == KnownCommitted()
+    machine.handle(CommitAttemptFailed("no answer"))
+    assert machine.committed == KnownCommitted()
+    machine.handle(CommitSucceeded())
+    assert machine.committed == KnownCommitted(N1)
+    machine.handle(TransactionPrepared(N3, "t3"))
+    permit = CommitPermit(LINEAGE, EPOCH, N3, committed=N1)
+    assert machine.handle(CommitAuthorised(N3)) == [CommitTransactions(permit, ("t3",))]
+
+
+def test_an_epoch_begins_with_what_was_known_and_what_its_restore_has_committed() -> None:
+    here = known_before(Snapshot(), "topic a")
+    assert here.checkpoint_id == 0
+    snapshot = Snapshot(committed=KnownCommitted(N1, here.location), pending=(PendingTransaction(N2, "t2"),))
+    before = known_before(snapshot, "topic a")
+    assert before.checkpoint_id == N1
+    assert known_after(before, snapshot).checkpoint_id == N2
+    assert known_after(before, Snapshot()).checkpoint_id == N1
+    assert restore_permit(LINEAGE, EPOCH, N2, N1) == CommitPermit(LINEAGE, EPOCH, N2, N1)
+    machine = Committer(LINEAGE, EPOCH, 3, known_after(before, snapshot))
+    machine.handle(TransactionPrepared(N3, "t3"))
+    permit = CommitPermit(LINEAGE, EPOCH, N3, committed=N2)
+    assert machine.handle(CommitAuthorised(N3)) == [CommitTransactions(permit, ("t3",))]
+
+
+def test_what_was_committed_elsewhere_says_nothing_of_where_a_sink_writes_now() -> None:
+    there = known_before(Snapshot(), "topic a").location
+    moved = known_before(Snapshot(committed=KnownCommitted(N3, there)), "topic b")
+    assert moved.checkpoint_id == 0
+    assert moved.location not in ("", there)

@@ -15,7 +15,9 @@ from crosscut.protocol.job.history import (
     Conflict,
     ForeignOutput,
     NewerOutput,
+    SetBack,
     check_history,
+    check_not_set_back,
     conflict_at_start,
     conflict_of_task,
     shown,
@@ -123,6 +125,8 @@ def test_a_task_does_not_mind_what_this_epoch_has_written_itself() -> None:
         (AnotherDriver(VISIBLE, Epoch(4), "b"), ["epoch 4 of driver 'a'", "epoch 4 of driver 'b'", "copy"]),
         (ForeignOutput(VISIBLE), ["lineage ours", "up to checkpoint 7", "--fresh"]),
         (ForeignOutput(replace(VISIBLE, lineage=Lineage(""))), ["not known any more"]),
+        (SetBack(VISIBLE, CheckpointId(9)), ["up to checkpoint 9", "only up to checkpoint 7", "set back"]),
+        (SetBack(replace(VISIBLE, checkpoint_id=CheckpointId(0)), CheckpointId(9)), ["nothing", "backup"]),
     ],
 )
 def test_a_refusal_names_the_sink_what_is_there_and_what_to_do(conflict: Conflict, words: list[str]) -> None:
@@ -135,3 +139,17 @@ def test_a_sink_of_ones_own_is_refused_by_the_same_rule() -> None:
     check_history(CONTEXT, CommitPermit(LINEAGE, Epoch(5), CheckpointId(7)), [VISIBLE])
     with pytest.raises(HistoryError, match="begins with nothing"):
         check_history(CONTEXT, None, [VISIBLE])
+
+
+def test_a_sink_that_remembers_less_than_it_has_confirmed_was_set_back() -> None:
+    """P7. What is complete and not confirmed is no loss: the checkpoint holds it."""
+    permit = CommitPermit(LINEAGE, Epoch(5), CheckpointId(9), committed=CheckpointId(7))
+    for found in (7, 8, 9):
+        check_not_set_back(CONTEXT, permit, CheckpointId(found), "directory /out")
+    with pytest.raises(HistoryError, match=r"up to checkpoint 7 is committed, and now remembers only up to"):
+        check_not_set_back(CONTEXT, permit, CheckpointId(6), "directory /out")
+    with pytest.raises(HistoryError, match="remembers nothing"):
+        check_not_set_back(CONTEXT, permit, CheckpointId(0), "directory /out")
+    check_not_set_back(CONTEXT, None, CheckpointId(0), "directory /out")
+    with pytest.raises(HistoryError, match="up to checkpoint 8 is committed"):
+        check_not_set_back(CONTEXT, permit, CheckpointId(7), "directory /out", confirmed=CheckpointId(8))

@@ -29,7 +29,7 @@ from crosscut.protocol.job.rescaling import (
     wholly_taken,
     writers,
 )
-from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot, TaskSnapshot
 
 SOURCE, COUNTS, OUT = map(VertexId, ("source", "counts", "out"))
 EDGES = ((SOURCE, COUNTS, True), (COUNTS, OUT, False))
@@ -129,6 +129,15 @@ def test_a_staged_transaction_stays_with_the_logical_task_that_staged_it() -> No
     assert by_worker(gone, 2) == {0: list(gone)}
     assert [one.pending for one in of(rescaled(before, 4, GROUPS, ()), OUT)] == [*staged, ()]
     assert retired(before, 4, 0, [OUT]) == ()
+
+
+def test_what_a_logical_task_is_known_to_have_committed_stays_with_its_name() -> None:
+    """P7: so a sink that was set back meanwhile is found out, whatever the parallelism."""
+    known = [KnownCommitted(CheckpointId(n), "here") for n in (5, 6, 7)]
+    before = checkpoint(3, out=[Snapshot(committed=one) for one in known])
+    assert [one.committed for one in of(rescaled(before, 2, GROUPS, ()), OUT)] == known[:2]
+    assert [one.committed for one in of(rescaled(before, 4, GROUPS, ()), OUT)] == [*known, None]
+    assert retired(before, 2, 0, [OUT]) == (TaskSnapshot(TaskId(OUT, 2), Snapshot(committed=known[2])),)
 
 
 def test_those_who_may_have_left_something_without_a_checkpoint_are_recovered_too() -> None:
@@ -302,7 +311,7 @@ def test_each_field_of_a_snapshot_has_been_thought_of() -> None:
     """Whoever adds one says here what becomes of it at another parallelism."""
     taken_over = {
         "parts", "positions", "pending", "ended", "said", "log", "records_in", "records_out",
-        "watermark", "assigned", "now_ms",
+        "watermark", "assigned", "now_ms", "committed",
     }  # fmt: skip
     made_anew = {"forerunners", "floors"}
     # They are said of a checkpoint, and nobody restores them.

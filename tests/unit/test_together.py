@@ -17,7 +17,7 @@ from crosscut.protocol.job.coordinator import Coordinator, Phase
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.together import Together
 from crosscut.protocol.messages import AbortCheckpoint, CommitTogether
-from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 
 OUT, OTHER = VertexId("out"), VertexId("other")
@@ -106,7 +106,7 @@ def test_what_has_been_committed_is_not_committed_again_because_the_coordinator_
     assert machine.handle(CommitAuthorised(N2, staged(N1, "a", "b") + staged(N2, "bb"))) == []
     assert machine.handle(CommitSucceeded()) == [
         AnnounceCommitted(N1),
-        CommitTransactions(CommitPermit(LINEAGE, E1, N2), ("bb",)),
+        CommitTransactions(CommitPermit(LINEAGE, E1, N2, committed=N1), ("bb",)),
     ]
     machine.handle(CommitSucceeded())
     assert machine.handle(CommitAuthorised(N3, staged(N1, "a", "b") + staged(N2, "bb"))) == [
@@ -145,3 +145,27 @@ def test_a_checkpoint_with_more_than_that_fails_and_the_job_goes_on(monkeypatch:
     monkeypatch.undo()
     talk.complete(2, 2)
     assert talk.coordinator.completed is not None
+
+
+def test_what_the_first_task_said_after_its_snapshot_is_known_to_be_committed() -> None:
+    """P7: its snapshot says less than the coordinator has heard, and does not hold the transaction."""
+    machine = together()
+    machine.completed(machine.gathered(entry(N1, staged(N1, "a"), staged(N1, "b"))))
+    machine.committed(TaskId(OUT, 0), N2)
+    said = KnownCommitted(CheckpointId(0), "here")
+    found = machine.gathered(
+        CheckpointCompleted(
+            E1,
+            N3,
+            (
+                TaskSnapshot(TaskId(OUT, 0), Snapshot(pending=staged(N1, "a"), committed=said)),
+                TaskSnapshot(TaskId(OUT, 1), Snapshot(pending=staged(N3, "c"), committed=said)),
+            ),
+        )
+    )
+    first, second = (one.snapshot for one in found.snapshots)
+    assert (first.pending, first.committed) == (staged(N3, "c"), KnownCommitted(N1, "here"))
+    assert (second.pending, second.committed) == ((), None)
+    machine.begin()
+    (first, _) = (one.snapshot for one in machine.gathered(found).snapshots)
+    assert first.committed == KnownCommitted(N1, "here")

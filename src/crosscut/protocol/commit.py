@@ -8,6 +8,8 @@ of an aborted checkpoint lies before every later barrier (docs/protocol.md, "Com
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from hashlib import blake2b
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
@@ -21,7 +23,7 @@ from crosscut.protocol.events import (
     CommitterEvent,
     TransactionPrepared,
 )
-from crosscut.protocol.snapshots import PendingTransaction
+from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, Snapshot
 
 RETRY_DELAY_MS = 50
 """Before the second attempt; doubles with each one."""
@@ -34,9 +36,17 @@ class Committer:
 
     Args:
         attempts_max: Attempts at one commit before the task fails; the restore commits again.
+        committed: What is known to be visible when the epoch begins.
     """
 
-    def __init__(self, lineage: Lineage, epoch: Epoch, attempts_max: int) -> None:
+    def __init__(
+        self,
+        lineage: Lineage,
+        epoch: Epoch,
+        attempts_max: int,
+        committed: KnownCommitted = KnownCommitted(),  # noqa: B008 - frozen
+    ) -> None:
+        self.committed = committed
         self._lineage = lineage
         self._epoch = epoch
         self._attempts_max = attempts_max
@@ -87,6 +97,9 @@ class Committer:
                 permit = self._permit_in_flight()
                 self._in_flight = None
                 self._attempt = 0
+                visible = [n for n in self._pending if n <= permit.checkpoint_id]
+                newest = max(visible, default=self.committed.checkpoint_id)
+                self.committed = replace(self.committed, checkpoint_id=newest)
                 self._pending = {n: h for n, h in self._pending.items() if n > permit.checkpoint_id}
                 return [*self._announce(permit.checkpoint_id), *self._next()]
             case CommitAttemptFailed(reason, is_permanent):
@@ -125,7 +138,9 @@ class Committer:
             return []
         if not any(n <= self._authorised for n in self._pending):
             return self._announce(self._authorised)
-        self._in_flight = CommitPermit(self._lineage, self._epoch, self._authorised)
+        self._in_flight = CommitPermit(
+            self._lineage, self._epoch, self._authorised, self.committed.checkpoint_id
+        )
         return [self._try(self._in_flight)]
 
     def _try(self, permit: CommitPermit) -> CommitTransactions:
@@ -141,10 +156,34 @@ class Committer:
         return [AnnounceCommitted(checkpoint_id)]
 
 
-def restore_permit(lineage: Lineage, epoch: Epoch, restored: CheckpointId) -> CommitPermit | None:
+def known_before(restored: Snapshot, location: str) -> KnownCommitted:
+    """Return what is known to be visible of a task before it recovers.
+
+    Args:
+        restored: Its snapshot in the restored checkpoint.
+        location: What its sink says of itself now. If that has changed, and the user has accepted it, what
+            was committed elsewhere says nothing.
+    """
+    here = blake2b(location.encode(), digest_size=8).hexdigest()
+    known = restored.committed
+    return known if known is not None and known.location == here else KnownCommitted(location=here)
+
+
+def known_after(known: KnownCommitted, restored: Snapshot) -> KnownCommitted:
+    """Return what is known once the task has recovered: `known`, and all that its snapshot commits."""
+    newest = max((one.checkpoint_id for one in restored.pending), default=CheckpointId(0))
+    return replace(known, checkpoint_id=max(known.checkpoint_id, newest))
+
+
+def restore_permit(
+    lineage: Lineage, epoch: Epoch, restored: CheckpointId, committed: CheckpointId = CheckpointId(0)
+) -> CommitPermit | None:
     """Return the permit to replay the commits of the restored checkpoint, None if there is none.
 
     The restored checkpoint was read from the log, so its entry is durable: restoring n first replays
     its commits, then reads.
+
+    Args:
+        committed: The newest transaction of the task that is known to be visible.
     """
-    return CommitPermit(lineage, epoch, restored) if restored else None
+    return CommitPermit(lineage, epoch, restored, committed) if restored else None

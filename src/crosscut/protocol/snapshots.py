@@ -43,6 +43,20 @@ class PendingTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownCommitted:
+    """What a logical sink task is known to have made visible: the sink has confirmed it.
+
+    Attributes:
+        checkpoint_id: The newest transaction that is confirmed, and so are all before it. 0: none is.
+        location: Digest of what the sink says of itself (`Sink.describe`): at another location it means
+            nothing.
+    """
+
+    checkpoint_id: CheckpointId = CheckpointId(0)
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The snapshot of one task at barrier n, once durable: where its pieces are.
 
@@ -51,6 +65,7 @@ class Snapshot:
         positions: For a source task, position by split id (unfinished splits only), with the split
             itself; else None.
         pending: For a sink task, every transaction that this checkpoint commits, oldest first.
+        committed: For a sink task, what is known to be visible, none of which is in `pending`.
         drained: In this epoch the task has had the end of all its inputs, and passed it on after all
             that it had to say; and it is at rest. Nothing comes out of it any more.
         ended: The operators of the task have been told of the end of input, and have said all that they say
@@ -91,6 +106,7 @@ class Snapshot:
     state_keys: int = 0
     forerunners: tuple[int, ...] = ()
     floors: tuple[int | None, ...] = ()
+    committed: KnownCommitted | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,9 @@ def _pending(checkpoint: CheckpointCompleted) -> tuple[OpenOutput, ...]:
 
 
 def _without_files(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, parts=(), pending=(), log=(), in_flight=0, drained=False, at_rest=False)
+    return replace(
+        snapshot, parts=(), pending=(), committed=None, log=(), in_flight=0, drained=False, at_rest=False
+    )
 
 
 def state_rows(

@@ -9,7 +9,7 @@ from crosscut.batch import Batch
 from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.protocol.measures import SnapshotTimes
-from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
+from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log
@@ -111,8 +111,15 @@ class Captures:
         """Return how long snapshot n took, which is durable."""
         return self._stored[n].times
 
-    def acknowledge(self, n: CheckpointId, pending: tuple[PendingTransaction, ...]) -> Snapshot:
-        """Return snapshot n for its acknowledgement, with the transactions that its checkpoint commits."""
+    def acknowledge(
+        self, n: CheckpointId, pending: tuple[PendingTransaction, ...], committed: KnownCommitted | None
+    ) -> Snapshot:
+        """Return snapshot n for its acknowledgement.
+
+        Args:
+            pending: The transactions that its checkpoint commits.
+            committed: Those that are known to be committed.
+        """
         frozen, stored = self._frozen.pop(n), self._stored.pop(n)
         parts = stored.whole or ()
         if stored.part is not None:
@@ -127,6 +134,7 @@ class Captures:
             parts=parts,
             positions=frozen.positions,
             pending=pending,
+            committed=committed,
             drained=frozen.is_end_forwarded and at_rest,
             log=(stored.log,) if stored.log is not None else (),
             in_flight=sum(one.rows for one in frozen.log),

@@ -48,7 +48,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskQuiet
-from crosscut.protocol.snapshots import Part, PendingTransaction
+from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction
 from crosscut.task.captures import NO_TIMES, Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.channel_log import SpilledBlocks
@@ -71,6 +71,7 @@ class Snapshots:
     Args:
         freeze: Returns the task as it is at barrier n.
         pending: Returns the sink's transactions that checkpoint n commits.
+        committed: Returns what is known to be committed.
         is_source: The task is asked for checkpoints; others hear of them by barriers.
 
     Attributes:
@@ -90,6 +91,7 @@ class Snapshots:
         outlets: Outlets,
         freeze: Callable[[CheckpointId], FrozenTask],
         pending: Callable[[CheckpointId], tuple[PendingTransaction, ...]],
+        committed: Callable[[], KnownCommitted | None],
         *,
         is_source: bool,
     ) -> None:
@@ -103,6 +105,7 @@ class Snapshots:
         self._outlets = outlets
         self._freeze = freeze
         self._pending = pending
+        self._committed = committed
         self._is_source = is_source
         # Events that may end in a snapshot, and came while the chain was halfway, in order.
         self._postponed: deque[TaskEvent] = deque()
@@ -273,7 +276,7 @@ class Snapshots:
                     outlets.errands.append(CancelStore(n))
                 case AcknowledgeSnapshot(n):
                     times = self._captures.times(n)
-                    snapshot = self._captures.acknowledge(n, self._pending(n))
+                    snapshot = self._captures.acknowledge(n, self._pending(n), self._committed())
                     outlets.messages.append(
                         SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot, times)
                     )

@@ -179,6 +179,7 @@ class Task:
             self.outlets,
             self._freeze,
             self.transactions.pending,
+            self.transactions.committed,
             is_source=splits is not None,
         )
 

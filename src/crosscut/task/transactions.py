@@ -10,7 +10,7 @@ from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions, FailTask
 from crosscut.protocol.events import CommitAttemptFailed, CommitSucceeded, CommitterEvent, TransactionPrepared
 from crosscut.protocol.messages import FailureCause, TaskFailed, TransactionsCommitted
-from crosscut.protocol.snapshots import PendingTransaction
+from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction
 from crosscut.task.outlets import Outlets
 from crosscut.task.requests import PrepareTransaction
 
@@ -49,6 +49,10 @@ class Transactions:
         """Return the transactions that checkpoint n commits."""
         return self._committer.pending(n) if self._committer is not None else ()
 
+    def committed(self) -> KnownCommitted | None:
+        """Return what is known to be visible, None without a sink."""
+        return self._committer.committed if self._committer is not None else None
+
     def handle(self, event: CommitterEvent) -> None:
         """Tell the committer, and carry out its effects."""
         for effect in self._committer.handle(event) if self._committer is not None else ():
@@ -67,7 +71,7 @@ class Transactions:
         """The transaction that was cut off for checkpoint n is durable; told before its snapshot is."""
         self.handle(TransactionPrepared(n, handle))
 
-    def committed(self) -> None:
+    def commit_succeeded(self) -> None:
         """The commit asked for last is visible."""
         self.handle(CommitSucceeded())
 

@@ -145,6 +145,39 @@ def check_what_is_committed_is_told(target: SinkTarget) -> None:
     )
 
 
+def check_a_system_that_was_set_back_is_refused(target: SinkTarget) -> None:
+    """P7: a backup is restored, or a replica that was behind takes over: the sink remembers less than it has
+    confirmed. Nothing is written after that; what is complete and not confirmed is no reason to refuse."""
+    if target.backup is None:
+        return
+    writer = open_writer(target.sink, 1)
+    handles = [stage(writer, target.records(0, 10), 1)]
+    writer.commit(permit(1), handles)
+    set_back = target.backup()
+    second = stage(writer, target.records(10, 20), 2)
+    writer.commit(permit(2, committed=1), [second])
+    require_visible(target, target.records(0, 20))
+    writer.close()
+    # Restarts with nothing lost are let be: the confirmation may be known, or not yet.
+    open_writer(target.sink, 2, restore=2, handles=[second], committed=1).close()
+    running = open_writer(target.sink, 3, restore=2, handles=[], committed=2)
+    require_visible(target, target.records(0, 20))
+    third = stage(running, target.records(20, 30), 3)
+    set_back()
+    require_visible(target, target.records(0, 10), "after the system was set back")
+    _require_refused(lambda: _commit(running, permit(3, 3, committed=2), [third]), "of a running job")
+    running.close()
+    require_visible(target, target.records(0, 10), "after a commit that was refused")
+    for epoch, pending in ((4, []), (5, [third])):
+        _require_refused(
+            lambda epoch=epoch, pending=pending: open_writer(  # type: ignore[misc]
+                target.sink, epoch, restore=3, handles=pending, committed=2
+            ).close(),
+            f"that restarts with {len(pending)} transactions pending",
+        )
+    require_visible(target, target.records(0, 10), "after restarts that were refused")
+
+
 def _require_told(target: SinkTarget, expected: int, when: str) -> None:
     found = target.sink.committed()
     ours = [one for one in found if (one.lineage, one.sink_uid, one.task) == (LINEAGE, SINK_UID, TASK)]

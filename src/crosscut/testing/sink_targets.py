@@ -32,6 +32,9 @@ class SinkTarget:
             null. None: it takes everything, or its refusals can't be known before the commit.
         shown: Makes of what `SinkWriter.pending_records` yields what `visible` returns. None: the writer
             can't show prepared records.
+        backup: Keeps what the system behind the sink holds now, memory of what is committed included, and
+            returns a function that sets the system back to it, as a restore from a backup or a failover to
+            a replica does. None: the sink keeps no such memory there.
     """
 
     sink: Sink
@@ -40,6 +43,7 @@ class SinkTarget:
     take: Callable[[], list[Any]] | None = None
     refused: Callable[[int], Any] | None = None
     shown: Callable[[Any], Any] | None = None
+    backup: Callable[[], Callable[[], None]] | None = None
 
     def records(self, start: int, stop: int) -> list[Any]:
         """Return records `start` to `stop`, exclusive."""
@@ -56,11 +60,12 @@ def open_writer(
     driver: str = "driver-1",
     restore: int = 0,
     handles: Sequence[JSON] = (),
+    committed: int = 0,
 ) -> SinkWriter:
     """Make a writer as a worker does, and let it recover from checkpoint `restore` (0: from none)."""
     writer = unrecovered_writer(sink, epoch, task=task, lineage=lineage, sink_uid=sink_uid, driver=driver)
     try:
-        writer.recover(permit(restore, epoch, lineage) if restore else None, handles)
+        writer.recover(permit(restore, epoch, lineage, committed) if restore else None, handles)
     except BaseException:
         writer.close()
         raise
@@ -90,9 +95,13 @@ def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:
 _HELD: dict[int, tuple[Sink, dict[tuple[str, TaskId, str], HeldData]]] = {}
 
 
-def permit(checkpoint_id: int, epoch: int = 1, lineage: str = LINEAGE) -> CommitPermit:
-    """Return the permit for a checkpoint that the check declares complete."""
-    return CommitPermit(Lineage(lineage), Epoch(epoch), CheckpointId(checkpoint_id))
+def permit(checkpoint_id: int, epoch: int = 1, lineage: str = LINEAGE, committed: int = 0) -> CommitPermit:
+    """Return the permit for a checkpoint that the check declares complete.
+
+    Args:
+        committed: The newest transaction of which the sink has confirmed the commit.
+    """
+    return CommitPermit(Lineage(lineage), Epoch(epoch), CheckpointId(checkpoint_id), CheckpointId(committed))
 
 
 def stage(writer: SinkWriter, records: Sequence[Any], checkpoint_id: int) -> JSON:

@@ -25,6 +25,7 @@ from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON, SinkWriter
 from crosscut.testing.sink_histories import (
     check_a_driver_that_was_overtaken_is_refused,
+    check_a_system_that_was_set_back_is_refused,
     check_newer_output_is_refused,
     check_output_may_be_taken_away,
     check_two_drivers_of_one_epoch_exclude_each_other,
@@ -292,6 +293,7 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_newer_output_is_refused,
     check_two_drivers_of_one_epoch_exclude_each_other,
     check_a_driver_that_was_overtaken_is_refused,
+    check_a_system_that_was_set_back_is_refused,
     check_what_is_committed_is_told,
     check_a_refused_record_never_gets_past_prepare,
     check_the_others_are_written_if_refused_records_are_set_aside,

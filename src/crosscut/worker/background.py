@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, assert_never
 
-from crosscut.errors import ConnectorError, StateError, StoreError, WorkersError, invariant
+from crosscut.errors import ConnectorError, HistoryError, StateError, StoreError, WorkersError, invariant
 from crosscut.host.calls import Calls, StartThread, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import CheckpointId, Epoch, TaskId
@@ -478,8 +478,8 @@ class BackgroundWork:
         try:
             async with self._writer_lock:
                 await self._host.threads.call_sink(self._writer.commit, commit.permit, list(commit.handles))
-        except SinkHungError:
-            # Not tried again: the first attempt is still at it.
+        except (SinkHungError, HistoryError):
+            # Not tried again: the first attempt is still at it; or no attempt can succeed.
             raise
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
@@ -488,4 +488,4 @@ class BackgroundWork:
         else:
             self._host.failpoints("commit.after")
             self._held.forget(commit.permit.checkpoint_id)
-            self._tell(lambda task: task.transactions.committed())
+            self._tell(lambda task: task.transactions.commit_succeeded())

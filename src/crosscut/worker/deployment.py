@@ -15,7 +15,7 @@ from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_asid
 from crosscut.graph.source_groups import aligned_splits
 from crosscut.graph.specs import JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import ChannelId, TaskId, VertexId, WorkerIndex
+from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
@@ -23,7 +23,7 @@ from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
-from crosscut.protocol.commit import Committer, restore_permit
+from crosscut.protocol.commit import Committer, known_after, known_before, restore_permit
 from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, wholly_taken
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot
@@ -149,9 +149,10 @@ async def build_tasks(
         else:
             recovered = await _recovered(pool, graph, vertex, task_id, snapshot, deploy, read_part)
         writer, held = recovered if recovered is not None else (None, HeldData())
-        committer = (
-            Committer(deploy.lineage, deploy.epoch, terms.commit_attempts) if writer is not None else None
-        )
+        committer = None
+        if writer is not None and vertex.sink is not None:
+            known = known_after(known_before(snapshot, vertex.sink.sink.describe()), snapshot)
+            committer = Committer(deploy.lineage, deploy.epoch, terms.commit_attempts, known)
         begins = Begins(deploy.restore, worker)
         operators = [build(node, state, writer, read_aside(graph, node.uid), begins) for node in vertex.chain]
         for operator in operators:
@@ -301,7 +302,10 @@ async def _recovered(
     writer = _writer_of(graph, vertex, task, deploy, held)
     if writer is None:
         return None
-    permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
+    known = known_before(snapshot, vertex.sink.sink.describe()) if vertex.sink is not None else None
+    permit = restore_permit(
+        deploy.lineage, deploy.epoch, deploy.restore, known.checkpoint_id if known else CheckpointId(0)
+    )
     try:
         await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
         held.forget(deploy.restore)

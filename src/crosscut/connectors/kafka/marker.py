@@ -16,9 +16,10 @@ from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, HistoryError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import CommitPermit, SinkContext
+from crosscut.protocol.job.history import check_not_set_back
 
 READ_TIMEOUT_S = 90.0
 """For reading the markers: longer than a transaction of another task may hold them back."""
@@ -38,26 +39,39 @@ class Marker:
 
 
 def committed_up_to(
-    marker: Marker | None, context: SinkContext, permit: CommitPermit | None, *, has_pending: bool, where: str
+    marker: Marker | None,
+    context: SinkContext,
+    permit: CommitPermit | None,
+    *,
+    has_pending: bool,
+    confirmed: CheckpointId,
+    location: str,
 ) -> CheckpointId:
     """Decide up to which checkpoint everything is committed, 0 for nothing at all.
 
+    Args:
+        has_pending: There are transactions to commit, whose epoch has written a marker before it staged them.
+        confirmed: What the brokers have confirmed to this very writer.
+
     Raises:
-        ConnectorError: It can't be known, or a newer epoch of this task is at work.
+        HistoryError: The markers are gone, or older than what is known to be committed.
+        ConnectorError: A newer epoch of this task is at work.
     """
+    found = marker.checkpoint_id if marker is not None else CheckpointId(0)
+    check_not_set_back(context, permit, found, location, confirmed=confirmed)
     if marker is None:
         if has_pending and permit is not None:
-            raise ConnectorError(
-                f"{where}: the marker that says what is committed is gone, and output up to checkpoint "
-                f"{permit.checkpoint_id} may be there already: restore the topic of the markers, or look "
-                "into "
-                f"the output and start a new job"
+            raise HistoryError(
+                f"{location}: the marker of task {context.task} of sink {context.sink_uid!r}, which says "
+                f"what is committed, is gone, and output up to checkpoint {permit.checkpoint_id} may be "
+                f"there already: restore the topic of the markers, or look into the output and start anew",
+                location=location,
             )
         return CheckpointId(0)
     if marker.epoch > context.epoch:
         raise ConnectorError(
-            f"{where}: epoch {marker.epoch} has taken over from epoch {context.epoch}; this process is a "
-            "zombie"
+            f"{location}: epoch {marker.epoch} of task {context.task} of sink {context.sink_uid!r} has taken "
+            f"over from epoch {context.epoch}; this process is a zombie"
         )
     return marker.checkpoint_id
 

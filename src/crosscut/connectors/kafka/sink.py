@@ -168,7 +168,8 @@ class TransactionalWriter(SinkWriter):
         task = context.task
         # Stable over epochs: the producer of a new epoch fences that of an older one by it.
         self._name = f"crosscut-{context.lineage}-{context.sink_uid}-{task.vertex}-{task.index}-{sink.topic}"
-        self._where = f"topic {sink.topic!r} at {sink.servers}, sink {context.sink_uid!r}, task {task}"
+        self._location = f"topic {sink.topic!r} at {sink.servers}"
+        self._where = f"{self._location}, sink {context.sink_uid!r}, task {task}"
         self._open = Held()
         self._restored: CommitPermit | None = None
         self._producer: Any = None
@@ -257,7 +258,14 @@ class TransactionalWriter(SinkWriter):
             self._disconnect()
             raise self._failed("the transactions could not be taken over", error) from error
         try:
-            found = committed_up_to(marker, self._context, permit, has_pending=has_pending, where=self._where)
+            found = committed_up_to(
+                marker,
+                self._context,
+                permit,
+                has_pending=has_pending,
+                confirmed=self._committed,
+                location=self._location,
+            )
             if marker is not None:
                 self._check_history(marker)
             return found
@@ -267,13 +275,12 @@ class TransactionalWriter(SinkWriter):
 
     def _check_history(self, marker: Marker) -> None:
         context, epoch, driver = self._context, marker.epoch, marker.driver
-        location = f"topic {self._sink.topic!r} at {self._sink.servers}"
         check_history(
             context,
             self._restored,
             [
                 CommittedOutput(
-                    location,
+                    self._location,
                     context.lineage,
                     context.sink_uid,
                     context.task,

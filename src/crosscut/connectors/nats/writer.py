@@ -13,10 +13,10 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.nats.client import LoopThread, closed, failures
 from crosscut.connectors.nats.marker import Marker
 from crosscut.connectors.nats.messages import encoder, is_subject, packed, unpacked
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, HistoryError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history
+from crosscut.protocol.job.history import check_history, check_not_set_back
 
 if TYPE_CHECKING:
     from crosscut.connectors.nats.sink import NatsSink
@@ -52,9 +52,12 @@ class NatsWriter(SinkWriter):
         self._largest_bytes: int | None = None
         # The marker as this process has written or read it last; None: ask again.
         self._marker: Marker | None = None
+        self._permit: CommitPermit | None = None
+        # Up to there the server has confirmed the commit to this writer.
+        self._confirmed = CheckpointId(0)
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
-        self._restored = permit
+        self._restored = self._permit = permit
         pending = [self._checked(handle) for handle in handles]
         self._run(self._fenced, bool(pending))
         self._commit(pending)
@@ -99,6 +102,7 @@ class NatsWriter(SinkWriter):
         return {"checkpoint": checkpoint_id, "messages": count}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        self._permit = permit
         self._commit([self._checked(handle) for handle in handles])
 
     def close(self) -> None:
@@ -160,17 +164,23 @@ class NatsWriter(SinkWriter):
         try:
             message = await stream.get_last_msg(self._sink.stream, self._marker_subject)
         except required("nats.js.errors", "nats").NotFoundError:
+            check_not_set_back(
+                self._context, self._permit, CheckpointId(0), self._sink.where, confirmed=self._confirmed
+            )
             if has_pending:
                 # The epoch that has made these has had one: what it said is not guessed at.
-                raise ConnectorError(
+                raise HistoryError(
                     f"{self._sink.where}: messages are to be committed, and the marker that says whether "
                     f"they are already, the last message of subject {self._marker_subject}, is gone; nothing "
                     f"was published. Was it removed by a limit of the stream? Begin anew with another "
-                    f"checkpoint_dir"
+                    f"checkpoint_dir",
+                    location=self._sink.where,
                 ) from None
             self._marker = Marker(self._sink.target, self._owner, 0, "", 0, 0, 0, 0)
             return self._marker
         self._marker = Marker.parsed(message.data, message.seq, self._sink.where)
+        there = CheckpointId(self._marker.checkpoint_id)
+        check_not_set_back(self._context, self._permit, there, self._sink.where, confirmed=self._confirmed)
         check_history(self._context, self._restored, [self._marker.output(self._sink.where)])
         return self._marker
 
@@ -234,6 +244,7 @@ class NatsWriter(SinkWriter):
         sequence = _checked_answer(answer.data)
         if sequence is None:
             return False
+        self._confirmed = CheckpointId(checkpoint_id)
         self._marker = Marker(
             marker.target, marker.owner, marker.epoch, marker.driver, checkpoint_id, partial, sent, sequence
         )

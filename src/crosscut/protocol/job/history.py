@@ -48,7 +48,20 @@ class ForeignOutput:
     output: CommittedOutput
 
 
-Conflict = NewerOutput | AnotherDriver | ForeignOutput
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """The sink remembers less than it has confirmed: its system was set back.
+
+    Attributes:
+        output: What it remembers; its `checkpoint_id` is 0 if that is nothing.
+        committed: The newest transaction of which it has confirmed the commit.
+    """
+
+    output: CommittedOutput
+    committed: CheckpointId
+
+
+Conflict = NewerOutput | AnotherDriver | ForeignOutput | SetBack
 
 
 def conflict_of_task(
@@ -135,6 +148,17 @@ def shown(conflict: Conflict) -> str:
                 f"is there and what the sink remembers of it (.crosscut in a directory, crosscut_markers "
                 f"in a database); or start with fresh=True (--fresh) to add to it"
             )
+        case SetBack(_, committed):
+            found = f"only up to checkpoint {one.checkpoint_id}" if one.checkpoint_id else "nothing"
+            return (
+                f"{_who(one)} has confirmed that all output up to checkpoint {committed} is committed, and "
+                f"now remembers {found}: the system behind it was set back, by a restore from a backup, by a "
+                f"failover to a replica that was behind, or by someone who removed what the sink remembers. "
+                f"Output between the two is lost there, and this job no longer has it; nothing was written. "
+                f"Bring the newest data of that system back and start the job again; or start a new job with "
+                f"an empty checkpoint_dir, from nothing or with restore_from: a savepoint or checkpoint from "
+                f"before the loss writes the lost output again, the newest checkpoint goes on without it"
+            )
         case _:
             assert_never(conflict)
 
@@ -157,6 +181,61 @@ def check_history(
     conflict = conflict_of_task(context, permit.checkpoint_id if permit else CheckpointId(0), found)
     if conflict is not None:
         raise HistoryError(shown(conflict), location=conflict.output.location)
+
+
+def set_back(
+    context: SinkContext,
+    permit: CommitPermit | None,
+    found: CheckpointId,
+    location: str,
+    confirmed: CheckpointId = CheckpointId(0),
+) -> SetBack | None:
+    """Decide whether the system of a sink has lost output that it had confirmed.
+
+    What a checkpoint commits may not be committed yet: a crash between completion and commit is no loss,
+    since the checkpoint holds its transactions. Those that it does not hold any more are confirmed.
+
+    Args:
+        permit: Of this `recover` or `commit`.
+        found: The sink remembers that all of this task up to there is visible; 0: it remembers nothing.
+        location: Where, as people call it.
+        confirmed: What the system has confirmed to this very writer.
+    """
+    known = max(confirmed, permit.committed if permit is not None else CheckpointId(0))
+    if found >= known:
+        return None
+    output = CommittedOutput(
+        location, context.lineage, context.sink_uid, context.task, context.epoch, context.driver, found
+    )
+    return SetBack(output, known)
+
+
+def check_not_set_back(
+    context: SinkContext,
+    permit: CommitPermit | None,
+    found: CheckpointId,
+    location: str,
+    *,
+    confirmed: CheckpointId = CheckpointId(0),
+) -> None:
+    """Refuse to go on as a sink task if the sink remembers less than it has confirmed.
+
+    For `SinkWriter.recover`, and for `SinkWriter.commit` wherever it has read what the sink remembers; before
+    anything is written, best in the transaction that writes.
+
+    Args:
+        permit: The one that the call was given.
+        found: The sink remembers that all of this task up to there is visible; 0: it remembers nothing.
+        location: Where, as people call it: a table, a topic.
+        confirmed: The newest transaction of which the system has confirmed the commit to this very writer;
+            0 if the writer does not remember that.
+
+    Raises:
+        HistoryError: The job must not go on; it ends, whatever its restart strategy.
+    """
+    conflict = set_back(context, permit, found, location, confirmed)
+    if conflict is not None:
+        raise HistoryError(shown(conflict), location=location)
 
 
 def _is_same_task(one: CommittedOutput, context: SinkContext) -> bool:

@@ -88,7 +88,12 @@ def retired(
     held = {one.task: one.snapshot for one in checkpoint.snapshots} if checkpoint is not None else {}
     most = max(writers, parallelism_of(checkpoint) if checkpoint is not None else 0)
     return tuple(
-        TaskSnapshot(task, Snapshot(pending=held[task].pending if task in held else ()))
+        TaskSnapshot(
+            task,
+            Snapshot(pending=held[task].pending, committed=held[task].committed)
+            if task in held
+            else Snapshot(),
+        )
         for vertex in sorted(sinks)
         for task in (TaskId(vertex, index) for index in range(parallelism, most))
     )
@@ -146,6 +151,7 @@ def rescaled(
                 positions=positions[index],
                 # What is staged goes by the name of the task, which is the same one.
                 pending=mine[index].pending if index < before else (),
+                committed=mine[index].committed if index < before else None,
                 ended=ended,
                 said=said,
                 log=_once(logs),

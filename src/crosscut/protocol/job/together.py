@@ -19,7 +19,7 @@ from dataclasses import replace
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.messages import CommitTogether
-from crosscut.protocol.snapshots import PendingTransaction, TaskSnapshot
+from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, TaskSnapshot
 
 BYTES_MAX = 32 << 20
 """Of what first tasks have to commit. It goes to one worker in one message, at the completion and at each
@@ -66,10 +66,12 @@ class Together:
         # Completed in this epoch and not known to be committed; the newest completed.
         self._kept: dict[VertexId, tuple[PendingTransaction, ...]] = {}
         self._completed = CheckpointId(0)
+        # The newest transaction that is not kept any more, since the first task has committed it.
+        self._committed: dict[VertexId, CheckpointId] = {}
 
     def begin(self) -> None:
         """Tasks are deployed: what they restore is committed before they run."""
-        self._kept, self._completed = {}, CheckpointId(0)
+        self._kept, self._completed, self._committed = {}, CheckpointId(0), {}
 
     def gathered(self, entry: CheckpointCompleted) -> CheckpointCompleted:
         """Return an entry that is to be appended with what was staged given to the first tasks."""
@@ -86,10 +88,19 @@ class Together:
             if one.task.vertex not in self._vertices:
                 return one
             of_all = sorted(staged[one.task.vertex], key=lambda each: each.checkpoint_id)
-            pending = tuple(of_all) if one.task.index == 0 else ()
-            return TaskSnapshot(one.task, replace(one.snapshot, pending=pending))
+            if one.task.index:
+                return TaskSnapshot(one.task, replace(one.snapshot, pending=(), committed=None))
+            committed = self._known(one.task.vertex, one.snapshot.committed)
+            return TaskSnapshot(one.task, replace(one.snapshot, pending=tuple(of_all), committed=committed))
 
         return replace(entry, snapshots=tuple(map(owned, entry.snapshots)))
+
+    def _known(self, vertex: VertexId, said: KnownCommitted | None) -> KnownCommitted | None:
+        """Return what is known to be committed: the task may have said it after it took its snapshot."""
+        if said is None:
+            return None
+        newest = max(said.checkpoint_id, self._committed.get(vertex, CheckpointId(0)))
+        return replace(said, checkpoint_id=newest)
 
     def problem(self, entry: CheckpointCompleted) -> str:
         """Return why `entry`, as `gathered` returned it, must not be appended; "" if it may."""
@@ -110,5 +121,8 @@ class Together:
     def committed(self, task: TaskId, n: CheckpointId) -> None:
         """Note that `task` has committed everything at or below n."""
         if task.index == 0 and task.vertex in self._kept:
+            done = [one.checkpoint_id for one in self._kept[task.vertex] if one.checkpoint_id <= n]
+            if done:
+                self._committed[task.vertex] = max(done)
             left = tuple(one for one in self._kept[task.vertex] if one.checkpoint_id > n)
             self._kept[task.vertex] = left

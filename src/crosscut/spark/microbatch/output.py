@@ -14,7 +14,7 @@ from crosscut.host.calls import Calls
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import HeldData, SinkContext, SinkWriter
 from crosscut.operators.connector_errors import name_connector
-from crosscut.protocol.commit import restore_permit
+from crosscut.protocol.commit import known_before, restore_permit
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.microbatch.attempts import Attempt, committer
 from crosscut.protocol.snapshots import Part, Snapshot
@@ -112,7 +112,8 @@ class Output:
         try:
             one = _Writer(task, vertex.sink.sink.writer(context), held)
             self._take_held(one, snapshot)
-            permit = restore_permit(self._lineage, self._epoch, restore)
+            known = known_before(snapshot, vertex.sink.sink.describe()).checkpoint_id
+            permit = restore_permit(self._lineage, self._epoch, restore, known)
             one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
             held.forget(restore)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
@@ -128,14 +129,15 @@ class Output:
         Raises:
             OutputError: Not all of it is visible, or that is not known; it may be tried again.
         """
-        permit = restore_permit(self._lineage, self._epoch, n)
-        assert permit is not None
         snapshots = {
             one.task: one.snapshot for attempt in taken for one in attempt.snapshots if one.snapshot.pending
         }
 
         def commit(task: TaskId) -> None:
             one, snapshot = self._writers[task], snapshots[task]
+            known = snapshot.committed.checkpoint_id if snapshot.committed is not None else CheckpointId(0)
+            permit = restore_permit(self._lineage, self._epoch, n, known)
+            assert permit is not None
             try:
                 self._take_held(one, snapshot)
                 one.writer.commit(permit, [pending.handle for pending in snapshot.pending])

@@ -56,6 +56,7 @@ class Resource:
         if permit is not None:
             self.commit(context, permit, handles)
         self._permit("recover", context.sink_uid)
+        self._check_known(context, permit)
         writer = (context.sink_uid, context.task)
         self._newest_epoch[writer] = max(self._newest_epoch.get(writer, Epoch(0)), context.epoch)
         for handle, (owner, _) in list(self.staged.items()):
@@ -69,6 +70,7 @@ class Resource:
     def commit(self, context: SinkContext, permit: CommitPermit, handles: Sequence[str]) -> None:
         """Make transactions visible."""
         self._permit("commit", context.sink_uid)
+        self._check_known(context, permit)
         if self.is_together:
             self._check_together(context, permit, handles)
         fault = self.commit_faults.popleft() if self.commit_faults else None
@@ -90,6 +92,23 @@ class Resource:
             self.committed[handle] = self.staged.pop(handle)
         if fault is not None:
             raise ConnectorError("no answer to the commit")
+
+    def _check_known(self, context: SinkContext, permit: CommitPermit | None) -> None:
+        """Nothing is taken for confirmed that is not visible: a job would end for no loss."""
+        if permit is None or not permit.committed:
+            return
+        newest = max((checkpoint_of(one) for one in self.committed if self._is_of(one, context)), default=0)
+        ensure(
+            permit.committed <= newest,
+            f"P7: checkpoint {permit.committed} of {context.task} is taken for committed, and {newest} is",
+        )
+
+    def _is_of(self, handle: str, context: SinkContext) -> bool:
+        """Whether the task commits the transaction."""
+        owner, _ = self.committed[handle]
+        if owner.sink_uid != context.sink_uid:
+            return False
+        return owner.task == context.task or (self.is_together and context.task.index == 0)
 
     def _check_together(self, context: SinkContext, permit: CommitPermit, handles: Sequence[str]) -> None:
         ensure(not handles or context.task.index == 0, f"I3: {context.task} commits for itself: {handles}")
