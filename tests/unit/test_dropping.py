@@ -28,6 +28,7 @@ from crosscut.protocol.job.entries import (
 from crosscut.protocol.job.identity import Claimant, FlowIdentity
 from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.recovery import Claim, JobIdentity, claim
+from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
@@ -194,3 +195,14 @@ def test_a_sink_without_pending_output_and_an_empty_reason_are_refused_by_name(
     assert empty.exit_code == 2
     assert "--reason" in empty.output
     assert json.dumps(pending_of(restored(store.tail(1)))) == "[[4, 5], [5]]"
+
+
+# In the coordinator.
+
+
+def test_a_driver_that_starts_deploys_its_sinks_without_what_was_dropped() -> None:
+    """It is not enough that the claim knows: what is restored is what the tasks are sent."""
+    found = Retention(2, 1_000)
+    log = tail(OWNER, completed(5, [4, 5], [5]))
+    found.found((*log, (LogIndex(1, 3), dropped(log, output(0, 4)))))
+    assert pending_of(found.completed) == [[5], [5]]

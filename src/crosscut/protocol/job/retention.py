@@ -15,6 +15,7 @@ from crosscut.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import CancelTimer, DeleteParts, JobEffect, StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentClosed, SegmentOpened
+from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.segments import written_before
 from crosscut.protocol.job.staged import STAGED_PATH, staged_files
 from crosscut.protocol.snapshots import Snapshot
@@ -176,7 +177,7 @@ class Retention:
         self.retained = tuple(entry for _, entry in completed)
         self._segments = tuple(index.segment for index, _ in completed)
         self._kept_parts = referenced(self.retained)
-        self.completed = self.retained[-1] if completed else None
+        self.completed = restored(tail)
         self._ended = ended(tail)
 
     def add(self, entry: CheckpointCompleted, segment: int, ended: tuple[LogIndex, ...]) -> None:
