@@ -26,6 +26,7 @@ from crosscut.interfaces import (
     SinkContext,
     SinkWriter,
 )
+from crosscut.protocol.commit import HAS_NO_RECORDS
 
 _LETTERS = "crosscut dead letters"
 _RECORDS = "records"
@@ -135,14 +136,16 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         if not letters:
             return handle
         of_letters = _staged(self._letters, letters, checkpoint_id)
+        if handle is None:
+            return {_LETTERS: of_letters, HAS_NO_RECORDS: True}
         return {_RECORDS: handle, _LETTERS: of_letters}
 
     # Committing.
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         of_records, of_letters = _divided(handles)
-        self._letters.recover(permit, of_letters)
-        self._late.recover(permit, [])
+        self._letters.recover(_of_letters(permit), of_letters)
+        self._late.recover(_of_letters(permit), [])
         with self._refusals_to(self._at_commit):
             self._writer.recover(permit, of_records)
         if permit is not None:
@@ -150,7 +153,7 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         of_records, of_letters = _divided(handles)
-        self._letters.commit(permit, of_letters)
+        self._letters.commit(replace(permit, committed=CheckpointId(0)), of_letters)
         with self._refusals_to(self._at_commit):
             self._writer.commit(permit, of_records)
         self._commit_late(permit)
@@ -159,7 +162,7 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         if not self._at_commit:
             return
         handle = _staged(self._late, self._at_commit, permit.checkpoint_id)
-        self._late.commit(permit, [handle])
+        self._late.commit(replace(permit, committed=CheckpointId(0)), [handle])
         self._late_held.forget(permit.checkpoint_id)
         self._at_commit.clear()
 
@@ -190,6 +193,11 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
                 self._letters.close()
             finally:
                 self._late.close()
+
+
+def _of_letters(permit: CommitPermit | None) -> CommitPermit | None:
+    """Return the permit for letters: most transactions have none, so what is confirmed is of the records."""
+    return replace(permit, committed=CheckpointId(0)) if permit is not None else None
 
 
 def _staged(writer: SinkWriter, letters: Sequence[DeadLetter], checkpoint_id: CheckpointId) -> JSON:

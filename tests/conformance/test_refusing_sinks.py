@@ -15,14 +15,16 @@ import crosscut as cc
 from crosscut.connectors.jsonl import jsonl
 from crosscut.errors import ConnectorError, FlowError, RefusedRecordError
 from crosscut.graph.identity import identity_of
-from crosscut.ids import CheckpointId
+from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.protocol.commit import HAS_NO_RECORDS
 from crosscut.refused_records import SinkWithDeadLetters
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
     check_prepared_records_can_be_shown,
     check_the_others_are_written_if_refused_records_are_set_aside,
 )
+from crosscut.testing.sink_targets import LINEAGE
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 
 Check = Callable[[SinkTarget], None]
@@ -318,3 +320,44 @@ class Shown(Sink[Any]):
         writer = self.sink.writer(context)
         writer.pending_records = lambda handles: handles  # type: ignore[method-assign]
         return writer
+
+
+def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_letters(tmp_path: Path) -> None:
+    """P7: most transactions have no letters, so a marker of letters that is older is no loss."""
+    permits: dict[str, list[CommitPermit | None]] = {"good": [], "bad": []}
+
+    class Noting(Sink[Any]):
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.sink = jsonl(tmp_path / name)
+
+        def writer(self, context: SinkContext) -> SinkWriter:
+            writer = Refusing(self.sink).writer(context)
+            recover, commit = writer.recover, writer.commit
+
+            def noted(call: Callable[..., None]) -> Callable[..., None]:
+                def noting(permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+                    permits[self.name].append(permit)
+                    call(permit, handles)
+
+                return noting
+
+            writer.recover, writer.commit = noted(recover), noted(commit)  # type: ignore[method-assign]
+            return writer
+
+    context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
+    writer = SinkWithDeadLetters(Noting("good"), jsonl(tmp_path / "bad")).writer(context)
+    writer.recover(permit(1, committed=1), [])
+    only_letters = stage(writer, [{"number": 1}], 2)
+    assert isinstance(only_letters, dict) and HAS_NO_RECORDS in only_letters
+    with_records = stage(writer, [{"number": 2}, {"number": 5}], 3)
+    assert isinstance(with_records, dict) and HAS_NO_RECORDS not in with_records
+    writer.commit(permit(3, committed=1), [only_letters, with_records])
+    writer.close()
+    assert [one.committed for one in permits["good"] if one is not None] == [1, 1]
+    permits["good"].clear()
+    writer = SinkWithDeadLetters(jsonl(tmp_path / "others"), Noting("bad")).writer(context)
+    writer.recover(permit(3, committed=3), [])
+    writer.commit(permit(4, committed=3), [])
+    writer.close()
+    assert [one.committed for one in permits["bad"] if one is not None] == [0, 0, 0]

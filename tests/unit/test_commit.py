@@ -7,7 +7,14 @@ import pytest
 from crosscut.errors import ProtocolError
 from crosscut.ids import CheckpointId, Epoch, Lineage
 from crosscut.interfaces import CommitPermit
-from crosscut.protocol.commit import RETRY_DELAY_MS, Committer, known_after, known_before, restore_permit
+from crosscut.protocol.commit import (
+    HAS_NO_RECORDS,
+    RETRY_DELAY_MS,
+    Committer,
+    known_after,
+    known_before,
+    restore_permit,
+)
 from crosscut.protocol.effects import AnnounceCommitted, CommitterEffect, CommitTransactions, FailTask
 from crosscut.protocol.events import (
     CommitAttemptFailed,
@@ -201,3 +208,13 @@ def test_what_was_committed_elsewhere_says_nothing_of_where_a_sink_writes_now() 
     moved = known_before(Snapshot(committed=KnownCommitted(N3, there)), "topic b")
     assert moved.checkpoint_id == 0
     assert moved.location not in ("", there)
+
+
+def test_a_transaction_without_records_moves_nothing_that_a_sink_remembers() -> None:
+    """P7: of dead letters alone. The sink's marker stays where it was, and that is no loss."""
+    machine = committer(N1)
+    machine.handle(TransactionPrepared(N2, {HAS_NO_RECORDS: True}))
+    after(machine, CommitAuthorised(N2), CommitSucceeded())
+    assert machine.committed == KnownCommitted(N1)
+    letters = PendingTransaction(N3, {HAS_NO_RECORDS: True})
+    assert known_after(machine.committed, Snapshot(pending=(letters,))) == KnownCommitted(N1)

@@ -8,6 +8,7 @@ of an aborted checkpoint lies before every later barrier (docs/protocol.md, "Com
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from typing import assert_never
@@ -29,6 +30,10 @@ RETRY_DELAY_MS = 50
 """Before the second attempt; doubles with each one."""
 
 RETRY_DELAY_MAX_MS = 5_000
+
+
+HAS_NO_RECORDS = "crosscut no records"
+"""A key in the handle of a transaction that moves nothing the sink remembers: of dead letters alone, say."""
 
 
 class Committer:
@@ -97,9 +102,7 @@ class Committer:
                 permit = self._permit_in_flight()
                 self._in_flight = None
                 self._attempt = 0
-                visible = [n for n in self._pending if n <= permit.checkpoint_id]
-                newest = max(visible, default=self.committed.checkpoint_id)
-                self.committed = replace(self.committed, checkpoint_id=newest)
+                self.committed = _moved(self.committed, self.pending(permit.checkpoint_id))
                 self._pending = {n: h for n, h in self._pending.items() if n > permit.checkpoint_id}
                 return [*self._announce(permit.checkpoint_id), *self._next()]
             case CommitAttemptFailed(reason, is_permanent):
@@ -171,8 +174,16 @@ def known_before(restored: Snapshot, location: str) -> KnownCommitted:
 
 def known_after(known: KnownCommitted, restored: Snapshot) -> KnownCommitted:
     """Return what is known once the task has recovered: `known`, and all that its snapshot commits."""
-    newest = max((one.checkpoint_id for one in restored.pending), default=CheckpointId(0))
-    return replace(known, checkpoint_id=max(known.checkpoint_id, newest))
+    return _moved(known, restored.pending)
+
+
+def _moved(known: KnownCommitted, confirmed: Iterable[PendingTransaction]) -> KnownCommitted:
+    with_records = [
+        one.checkpoint_id
+        for one in confirmed
+        if not (isinstance(one.handle, dict) and HAS_NO_RECORDS in one.handle)
+    ]
+    return replace(known, checkpoint_id=max([known.checkpoint_id, *with_records]))
 
 
 def restore_permit(
