@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
 from crosscut.graph.specs import SideOutput
+from crosscut.operators.combining import CombinedCount
 from crosscut.operators.course import Course
 from crosscut.operators.keyed import Aggregate, Count
 from crosscut.operators.operator import Operator
@@ -188,3 +189,16 @@ def test_nothing_keeps_a_batch_alive_that_all_operators_are_through_with() -> No
     chain.process(Batch(things))
     del things
     assert [ref() for ref in alive] == [None, None, None]
+
+
+def test_what_is_held_of_records_that_come_again_is_sent_though_the_end_has_been_told() -> None:
+    """P3: a task that has ended, as its snapshot says, may still be given records of others."""
+    for is_said, said in [(False, (0, "")), (True, (0, "")), (False, (2, ""))]:
+        site = Site(KeyBy("key", lambda n: n % 2, keys_only=False), CombinedCount("fold", "key"))
+        site.chain.said = said
+        site.process([1, 2, 3])
+        assert site.out == []
+        site.chain.begin(1_000)
+        for _ in site.chain.end(is_said=is_said):
+            site.chain.begin(1_000)
+        assert sorted(site.out) == [1, 2]

@@ -212,10 +212,34 @@ def test_what_has_been_said_of_a_key_group_is_known_after_any_changes(
     expected = said_by_group(snapshots)
     assert sorted(expected) == list(range(GROUPS))
     for parallelism in ways:
-        snapshots = of(
-            rescaled(checkpoint(len(snapshots), counts=snapshots), parallelism, GROUPS, ()), COUNTS
-        )
+        before = checkpoint(len(snapshots), counts=snapshots)
+        snapshots = of(rescaled(before, parallelism, GROUPS, EDGES), COUNTS)
         assert said_by_group(snapshots) == expected
+
+
+@pytest.mark.parametrize("edges", [(), ((SOURCE, COUNTS, False),)], ids=["splits", "forward"])
+def test_where_input_is_not_by_key_a_task_has_said_only_what_all_before_it_had(edges: Any) -> None:
+    """P3: a split that has not ended may come to any of them, and records on a forward edge too."""
+    for places, reached in [
+        ([ALL_SAID, (0, "")], (False, None)),
+        ([ALL_SAID, (1, "3")], (False, [1, "3"])),
+        ([(0, "7"), (0, "3")], (False, [0, "3"])),
+        ([ALL_SAID, ALL_SAID], (True, None)),
+    ]:
+        before = checkpoint(2, counts=[snapshot_that_said(one) for one in places])
+        for parallelism in (1, 3, 4):
+            found = of(rescaled(before, parallelism, GROUPS, edges), COUNTS)
+            assert [(one.ended, one.said) for one in found] == [reached] * parallelism
+
+
+def test_a_task_that_has_input_of_both_kinds_has_ended_only_if_all_before_it_had() -> None:
+    """Its keys have had their final results all the same: they are not said again."""
+    edges = ((SOURCE, COUNTS, True), (OUT, COUNTS, False))
+    before = checkpoint(2, counts=[Snapshot(ended=True), Snapshot()])
+    first, *_ = of(rescaled(before, 4, GROUPS, edges), COUNTS)
+    assert (first.ended, read_said(first.said)) == (False, ((0, ""), [(range(3), ALL_SAID)]))
+    keyed, *_ = of(rescaled(before, 4, GROUPS, edges[:1]), COUNTS)
+    assert keyed.ended
 
 
 def test_a_task_that_goes_on_saying_carries_all_its_groups_along() -> None:

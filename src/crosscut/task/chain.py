@@ -279,14 +279,22 @@ class Chain:
         position, batch = self._waiting.pop()
         self._run(batch, position)
 
-    def end(self) -> Iterator[None]:
+    def end(self, *, is_said: bool = False) -> Iterator[None]:
         """Tell one operator after the other that no record will come any more, a batch at a time.
 
         It goes on after `said`. The caller asks for the next step only when nothing is halfway.
+
+        Args:
+            is_said: All of them have been told. What they hold of records that came again is sent.
         """
-        first, after = self.said
-        for position in range(first, len(self._operators)):
-            operator = self._operators[position]
+        first, after = (len(self._operators), "") if is_said else self.said
+        for position, operator in enumerate(self._operators):
+            if position < first:
+                held = operator.take_held()
+                if held is not None and held.records:
+                    self._run(held, position + 1)
+                    yield
+                continue
             while operator.hears_watermarks and (due := operator.advance(END_OF_TIME)) is not None:
                 self._course.leave()
                 self._course.rest = None

@@ -38,7 +38,7 @@ class TaskEnding:
             Whether the end is to be passed on: at once, where operators have nothing to say, so that no
             barrier finds the task before that.
         """
-        self._steps = iter(()) if self.is_said else self._chain.end()
+        self._steps = self._chain.end(is_said=self.is_said)
         self.is_under_way = True
         return not waits and self.step()
 

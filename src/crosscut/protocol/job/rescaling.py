@@ -14,8 +14,9 @@ Everything of a checkpoint has exactly one owner afterwards:
 * **watermarks** never go back. Where keys are shuffled, the highest counts when all that was on its way has
   been processed, each record at the watermark of the task it was on its way to. Elsewhere the lowest
   counts. A split keeps its own;
-* **how far final results have been said** by key group: two halves of a task may have come to different
-  ordinals.
+* **how far final results have been said** by key group where input is by key: two halves of a task may have
+  come to different ordinals. Elsewhere records of any predecessor may come to any new task, so it goes on
+  from where the last of them was, and has ended only if all had.
 """
 
 from __future__ import annotations
@@ -144,7 +145,14 @@ def rescaled(
                 heirs = [mine[i] for i in _with_groups_of(index, before, parallelism, max_parallelism)]
             named = [one for i, one in enumerate(mine) if taken_over_by(i, parallelism) == index]
             logs = [part for one in (*mine, *senders) for part in one.log]
-            ended, said = _said(mine, index, parallelism, max_parallelism)
+            ended, said = _said(
+                mine,
+                index,
+                parallelism,
+                max_parallelism,
+                is_keyed=is_keyed,
+                is_dealt=not is_keyed or vertex in unkeyed,
+            )
             snapshot = Snapshot(
                 parts=tuple(part for one in heirs for part in one.parts),
                 forerunners=tuple(len(one.parts) for one in heirs),
@@ -336,17 +344,34 @@ def shown_said(own: Reached, before: Iterable[tuple[range, Reached]]) -> JSON:
 
 
 def _said(
-    before: Sequence[Snapshot], index: int, parallelism: int, max_parallelism: int
+    before: Sequence[Snapshot],
+    index: int,
+    parallelism: int,
+    max_parallelism: int,
+    *,
+    is_keyed: bool,
+    is_dealt: bool,
 ) -> tuple[bool, JSON]:
-    """Return whether task `index` has said everything, and else how far it has come."""
-    return combined_said(
-        (
-            one
-            for other, snapshot in enumerate(before)
-            for one in said_ranges(snapshot, groups_of_task(other, max_parallelism, len(before)))
-        ),
-        groups_of_task(index, max_parallelism, parallelism),
-    )
+    """Return whether task `index` has said everything, and else how far it has come.
+
+    Args:
+        is_keyed: Input comes by key.
+        is_dealt: Input comes by other ways: splits, and records of any predecessor.
+    """
+    ranges = [
+        one
+        for other, snapshot in enumerate(before)
+        for one in said_ranges(snapshot, groups_of_task(other, max_parallelism, len(before)))
+    ]
+    if not is_keyed:
+        reached = min(reached for _, reached in ranges)
+        return (True, None) if reached == ALL_SAID else (False, shown_said(reached, ()))
+    mine = groups_of_task(index, max_parallelism, parallelism)
+    ended, said = combined_said(ranges, mine)
+    if ended and is_dealt and not all(one.ended for one in before):
+        # Its keys have had their final results. It has not had the end of what is not by key.
+        return False, shown_said((0, ""), [(mine, ALL_SAID)])
+    return ended, said
 
 
 def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> tuple[bool, JSON]:
