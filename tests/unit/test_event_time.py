@@ -316,17 +316,40 @@ def test_wherever_slices_end_the_same_is_said_and_no_watermark_overtakes(seed: i
 # Watermarks combined.
 
 
+def test_splits_ahead_of_the_watermark_that_a_task_begins_with_move_it() -> None:
+    """P1: at another parallelism the task begins with the lowest watermark of all that there were."""
+    assigner = AssignTimestamps("times", lambda record: record, 0)
+    assigner.begin(["ahead"], [1_000, {"ahead": 101_000, "behind": 1_000}])
+    assert assigner.watermark == 101_000
+    assigner.reads("ahead")
+    assert assigner.process(Batch([101_500])).watermark == 101_500
+
+
+def test_a_watermark_below_that_of_all_sides_does_not_stand_still() -> None:
+    """P1: as in snapshots of jobs that have stood still; the lowest side counts, whoever speaks first."""
+    combined = CombinedWatermark({"a": 101_000, "b": 102_000}, 1_000)
+    assert combined.watermark == 101_000
+    assert combined.heard("b", 103_000) is None
+    news = combined.heard("a", 102_500)
+    assert news is not None
+    assert news.watermark == 102_500
+
+
 @given(st.data())
 def test_the_combined_watermark_is_the_lowest_of_all_that_may_still_say_something(
     data: st.DataObject,
 ) -> None:
     sides = ["a", "b", "c"]
     floor = data.draw(st.none() | st.integers(0, 20))
-    combined = CombinedWatermark(dict.fromkeys(sides, floor), floor)
-    watermarks: dict[str, int | None] = dict.fromkeys(sides, floor)
+    # A task of another parallelism begins with the lowest of all, and splits that had come further.
+    watermarks = {side: data.draw(st.just(floor) | st.none() | st.integers(0, 20)) for side in sides}
+    combined = CombinedWatermark(watermarks, floor)
     idle: set[str] = set()
     is_idle = False
-    expected = floor
+    begun = [one for one in watermarks.values() if one is not None]
+    lowest = min(begun) if len(begun) == len(sides) else None
+    expected = max((one for one in (floor, lowest) if one is not None), default=None)
+    assert combined.watermark == expected
     for _ in range(data.draw(st.integers(0, 12))):
         side = data.draw(st.sampled_from(sides))
         if data.draw(st.integers(0, 9)) == 0:

@@ -18,7 +18,8 @@ class CombinedWatermark(Generic[Side]):
 
     Args:
         sides: The watermark of each, None if none is known.
-        watermark: What the combined one has been already.
+        watermark: What the combined one has been already. At another parallelism it may be below all sides:
+            each task begins with the lowest of all that there were.
         is_open: Sides may come: while there is none, nobody is to be waited for here.
 
     Attributes:
@@ -33,6 +34,9 @@ class CombinedWatermark(Generic[Side]):
         self._is_open = is_open
         self._sides = dict(sides)
         self._idle: set[Side] = set()
+        # That of the sides alone, which may be above or below what was said before.
+        self._lowest_side = self._lowest()
+        self._raise()
 
     @property
     def holder(self) -> Side | None:
@@ -67,7 +71,7 @@ class CombinedWatermark(Generic[Side]):
             self._sides[side] = watermark
         if idle is not None and idle != (side in self._idle):
             (self._idle.add if idle else self._idle.discard)(side)
-        elif before is not None and self.watermark is not None and before > self.watermark:
+        elif before is not None and self._lowest_side is not None and before > self._lowest_side:
             # It has not been the lowest. With many sides, looking at each for each would be their square.
             return None
         return self._news()
@@ -89,10 +93,8 @@ class CombinedWatermark(Generic[Side]):
         return self._news()
 
     def _news(self) -> Batch | None:
-        lowest = self._lowest()
-        has_moved = lowest is not None and (self.watermark is None or lowest > self.watermark)
-        if has_moved:
-            self.watermark = lowest
+        self._lowest_side = self._lowest()
+        has_moved = self._raise()
         was_idle = self.is_idle
         may_speak = bool(self._sides) or self._is_open
         self.is_idle = may_speak and len(self._idle) == len(self._sides)
@@ -100,6 +102,13 @@ class CombinedWatermark(Generic[Side]):
             return None
         idle = self.is_idle if self.is_idle != was_idle else None
         return Batch([], watermark=self.watermark if has_moved else None, idle=idle)
+
+    def _raise(self) -> bool:
+        lowest = self._lowest_side
+        if lowest is None or (self.watermark is not None and lowest <= self.watermark):
+            return False
+        self.watermark = lowest
+        return True
 
     def _lowest(self) -> int | None:
         if len(self._idle) == len(self._sides):
