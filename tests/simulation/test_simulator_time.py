@@ -12,21 +12,26 @@ import pytest
 from tests.simulation.exact import all_exact
 
 from crosscut.batch import Batch
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.operators.cells import TimedCells
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.messages import SourcesReached
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
 from crosscut.state.timers import Timers
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output
-from crosscut.testing.simulator.graphs import WINDOW_MS
-from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, options_of
+from crosscut.testing.simulator.graphs import WINDOW_MS, built
+from crosscut.testing.simulator.moving import stands_still
+from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, PlannedFault, options_of
 from crosscut.testing.simulator.shrink import live
 
 WORLDS = 80
 SEEDS_MAX = 200
+MOVING_WORLDS = 20
 GRAPH = ("event time",)
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "halting")
 
@@ -93,6 +98,88 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a source promises more than was said": (AssignTimestamps, "__init__", promises_more_than_was_said),
     "sources begin with no watermark": (Chain, "restore", restores_old_watermarks),
 }
+
+
+# What has to move does, before input ends.
+
+
+def open_worlds(graph: str) -> list[Options]:
+    """Jobs that go on at another parallelism, and then stay open until all has moved."""
+    found = []
+    for seed in range(MOVING_WORLDS):
+        options = options_of(seed, (graph,), EXACTLY_ONCE)
+        gap_ms = max(options.safety_ms // 8, 40)
+        deaths = [PlannedFault(ms, "kill the driver") for ms in range(gap_ms, options.safety_ms, gap_ms)]
+        found.append(
+            replace(
+                options,
+                is_periodic=True,
+                stays_open=True,
+                parallelism=2,
+                rescaled_to=((3, 1, 4), (1, 3), (4, 2))[seed % 3],
+                faults=tuple(deaths),
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("graph", ["timers", "event time"])
+def test_watermarks_checkpoints_commits_and_lag_move_before_input_ends(graph: str) -> None:
+    """P1, I14: splits are far apart in event time, and drivers that follow have another parallelism."""
+    seen = all_exact(open_worlds(graph))
+    assert seen["all moves"] == MOVING_WORLDS
+    assert seen["rescaled"] > MOVING_WORLDS // 2
+    assert seen["rescaled: records on their way"]
+
+
+def test_event_time_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: what was said before is taken for the lowest side, and it is below all of them."""
+    plain_begin, plain_heard = CombinedWatermark.__init__, CombinedWatermark.heard
+
+    def begin(self: CombinedWatermark[Any], sides: Any, watermark: int | None = None, **others: Any) -> None:
+        plain_begin(self, sides, watermark, **others)
+        self.watermark = watermark
+
+    def heard(self: CombinedWatermark[Any], side: Any, watermark: Any, **others: Any) -> Batch | None:
+        self._lowest_side = self.watermark
+        return plain_heard(self, side, watermark, **others)
+
+    monkeypatch.setattr(CombinedWatermark, "__init__", begin)
+    monkeypatch.setattr(CombinedWatermark, "heard", heard)
+    found = [failure for one in open_worlds("timers") if (failure := live(one).failure)]
+    assert found
+    assert all(
+        one.startswith("I14: 30000 ms after the last fault there stands still: watermark") for one in found
+    )
+
+
+def test_whatever_stands_still_is_named() -> None:
+    """I14: lag, watermark, commit."""
+    job = built(replace(options_of(0, ("event time",)), parallelism=1, splits_per_task=1, record_count=2))
+    read, far = [["s0-0", 0, None, 2, 2]], {"t": [5, {"s0-0": 5}]}
+    other = [["s1-0", 0, None, 2, 2]]
+
+    def found(**changed: Snapshot) -> str:
+        snapshots = []
+        for vertex in job.graph.vertices:
+            number = len(snapshots)
+            one = Snapshot(watermark=5)
+            if vertex.source is not None:
+                one = Snapshot(positions=other if number else read, assigned=far)
+                if number:
+                    one = replace(one, assigned={"t": [5, {"s1-0": 5}]})
+            one = changed.get(f"v{number}", one)
+            snapshots.append(TaskSnapshot(TaskId(VertexId(vertex.vertex_id), 0), one))
+        entry = CheckpointCompleted(Epoch(1), CheckpointId(3), tuple(snapshots), False)
+        return stands_still(entry, job.graph, 1, {"visible"})
+
+    assert found() == ""
+    assert found(v0=Snapshot(positions=[["s0-0", 0, None, 2, 1]], assigned=far)).startswith("lag: split s0-0")
+    behind = Snapshot(positions=read, assigned={"t": [4, {"s0-0": 5}]})
+    assert found(v0=behind).startswith("watermark: t of 1-source[0] says 4, and all its splits are at 5")
+    assert "is at 4, and all that feed it are at 5" in found(v2=Snapshot(watermark=4))
+    pending = (PendingTransaction(CheckpointId(3), "visible"), PendingTransaction(CheckpointId(3), "staged"))
+    assert found(v2=Snapshot(watermark=5, pending=pending)).startswith("commit: staged of ")
 
 
 # Sources that wait for slower ones

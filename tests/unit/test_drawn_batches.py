@@ -16,7 +16,7 @@ from crosscut.testing import drawn_batches
 from crosscut.testing.drawn_batches import drawn_description, main, run_rescaled
 from crosscut.testing.flows.steps import Aggregate, Broadcast, Count, Loop, MapAsync, Source, Sum, Union
 
-FOUND_IT = (59, 124, 186)
+FOUND_IT = (124, 137)
 """Seeds whose output was wrong when what had ended was told by key group everywhere."""
 
 

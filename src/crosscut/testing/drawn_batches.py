@@ -95,6 +95,9 @@ def _folded(dice: Random) -> Description:
             case "map_async":
                 call, order = dice.choice(get_args(CallName)), dice.choice(get_args(OrderName))
                 steps.append(f"map_async {stream} {call} {dice.choice((1, 2, 5))} {order}")
+                # Of the records for which all calls fail.
+                steps.append(f"side_output {len(steps) - 1} 0")
+                steps.append(f"union {len(steps) - 2},{len(steps) - 1}")
             case "filter":
                 steps.append(f"filter {stream} multiples 0")
             case _:

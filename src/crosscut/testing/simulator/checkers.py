@@ -110,6 +110,11 @@ class Checkers:
         return [one for one in self.log if isinstance(one, CheckpointCompleted)]
 
     @property
+    def newest_id(self) -> CheckpointId:
+        """The newest completed checkpoint, 0 if there is none."""
+        return CheckpointId(max((one.checkpoint_id for one in self.completed), default=0))
+
+    @property
     def is_finished(self) -> bool:
         """Whether the log says that the job is."""
         return bool(self.log) and isinstance(self.log[-1], JobFinished)

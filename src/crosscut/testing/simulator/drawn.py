@@ -113,8 +113,9 @@ def drawn_job(options: Options) -> SimulatedJob:
     def source(number: int, step: Source) -> ReplayedSource:
         splits = {f"s{number}-{split}": one for split, one in enumerate(source_records(number, step))}
         # One ends long before the other.
+        duration_ms = options.source_ms // (1 + 4 * len(sources))
         sources.append(
-            source_double(splits, options.source_ms // (1 + 4 * len(sources)), options.splits_every_ms)
+            source_double(splits, duration_ms, options.splits_every_ms, stays_open=options.stays_open)
         )
         return sources[-1]
 

@@ -99,7 +99,10 @@ def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
             for split in range(split_count)
         }
         # One branch ends long before the other.
-        sources.append(source_double(splits, options.source_ms // (1 + 4 * number), options.splits_every_ms))
+        duration_ms = options.source_ms // (1 + 4 * number)
+        sources.append(
+            source_double(splits, duration_ms, options.splits_every_ms, stays_open=options.stays_open)
+        )
         return flow.source(sources[-1])
 
     def sink(stream: Stream) -> None:

@@ -155,6 +155,7 @@ class Options:
         savepoint_after: Another job, without faults, goes before this one until it has completed so many
             checkpoints; this one begins with a savepoint of it. 0: none does.
         flow: The description of a drawn flow, as text; "": the graph is one of the zoo, or the user's.
+        stays_open: Input does not end before everything that has to move has moved (I14).
         splits_every_ms: Splits come while the job runs, which looks for them so often; 0: all are there.
     """
 
@@ -197,6 +198,7 @@ class Options:
     flow: str = ""
     splits_every_ms: int = 0
     marks_every_ms: int = 0
+    stays_open: bool = False
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})
@@ -366,6 +368,8 @@ THEMES: dict[str, Theme] = {
 }
 RESCALED = 0.4
 """Of the worlds: in so many does the job go on at another parallelism whenever a driver has died."""
+STAYS_OPEN = 0.15
+"""Of the worlds without a theme: in so many does input not end before all has moved."""
 THEME_EVERY = 3
 """Every third world has a theme, one after the other; the others are made by chance alone."""
 
@@ -428,6 +432,8 @@ def options_of(
     rescaling = random.Random(f"crosscut rescaling {seed}")
     if not is_small and rescaling.random() < RESCALED:
         drawn["rescaled_to"] = tuple(rescaling.choice((1, 2, 3, 4)) for _ in range(2))
+    if not is_small and not is_themed:
+        drawn["stays_open"] = random.Random(f"crosscut open {seed}").random() < STAYS_OPEN
     theme = THEMES.get(name)
     if theme is not None:
         drawn |= {name: dice.choice(values) for name, values in theme.overrides.items()}

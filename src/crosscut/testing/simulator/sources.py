@@ -10,13 +10,20 @@ from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.testing.simulator.violation import ensure
 
+OPEN_WAIT_MS = 20.0
+
 
 class ReplayedSource(Source):
-    """Splits that are lists of records, read within about `duration_ms`."""
+    """Splits that are lists of records, read within about `duration_ms`.
+
+    Attributes:
+        stays_open: No split comes to its end.
+    """
 
     def __init__(self, records: Mapping[str, Sequence[Any]], duration_ms: int = 0) -> None:
         self.records = records
         self.fail_next = 0
+        self.stays_open = False
         longest = max((len(one) for one in records.values()), default=0)
         self.wait_ms = duration_ms / longest if longest else 0.0
 
@@ -61,12 +68,14 @@ class GrowingSource(DynamicSource, ReplayedSource):
 
 
 def source_double(
-    records: Mapping[str, Sequence[Any]], duration_ms: int, splits_every_ms: int
+    records: Mapping[str, Sequence[Any]], duration_ms: int, splits_every_ms: int, *, stays_open: bool
 ) -> ReplayedSource:
     """Return a source of these splits, which come while the job runs if `splits_every_ms` is not 0."""
+    found = ReplayedSource(records, duration_ms)
     if splits_every_ms:
-        return GrowingSource(records, duration_ms, every_ms=splits_every_ms)
-    return ReplayedSource(records, duration_ms)
+        found = GrowingSource(records, duration_ms, every_ms=splits_every_ms)
+    found.stays_open = stays_open
+    return found
 
 
 class _Reader(SplitReader):
@@ -85,7 +94,7 @@ class _Reader(SplitReader):
             self._source.fail_next -= 1
             raise ConnectorError("the input can't be read just now")
         if self._position >= len(self._records):
-            return EndOfSplit()
+            return Wait(OPEN_WAIT_MS) if self._source.stays_open else EndOfSplit()
         self._is_due = not self._is_due
         if self._is_due and self._source.wait_ms:
             return Wait(self._source.wait_ms * 2)

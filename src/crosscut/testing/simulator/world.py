@@ -38,6 +38,7 @@ from crosscut.testing.simulator.job import (
     with_faults,
 )
 from crosscut.testing.simulator.loop import Killed, run_in
+from crosscut.testing.simulator.moving import keep_open_until_all_moves
 from crosscut.testing.simulator.network import Network
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault
 from crosscut.testing.simulator.outside import Outside
@@ -215,11 +216,12 @@ class World:
     def graph_of_process(self, driver: int) -> JobGraph:
         """Return the graph for one more worker of a driver; each driver has run a program of its own."""
         if self._copy is None:
-            return self._graph_of(driver)
+            return self.graph_of(driver)
         graph = with_faults(self._copy(), self._is_fault_due)
         return rewritten(replace(graph, parallelism=self.parallelism_of(driver)), driver - 1)
 
-    def _graph_of(self, driver: int) -> JobGraph:
+    def graph_of(self, driver: int) -> JobGraph:
+        """Return the graph as one driver has it."""
         found = self._graphs.get(driver)
         if found is None:
             graph = replace(self.graph, parallelism=self.parallelism_of(driver))
@@ -245,7 +247,7 @@ class World:
 
     def terms(self, driver: int) -> JobTerms:
         """Return the terms of the job, for one driver."""
-        return terms_of(self.options, self._graph_of(driver), driver)
+        return terms_of(self.options, self.graph_of(driver), driver)
 
     def assignments(self, driver: int) -> tuple[SplitAssignment, ...]:
         """Return the splits of every source task, for one driver."""
@@ -388,6 +390,7 @@ class World:
     def _run(self) -> None:
         self._until(self.options.safety_ms * 1_000)
         self._heal()
+        keep_open_until_all_moves(self)
         self._until(self.clock.now_us + LIVENESS_MS * 1_000)
         if not self.has_finished:
             violate("I10: faults have stopped, and the job does not finish")
@@ -458,10 +461,9 @@ class World:
         # What a fault has answered them they hear only now.
         self._late_risers = [one for one in self.drivers if one.is_paused]
         for process in (*self.drivers, *self.workers.values()):
+            process.dies_after = None
             if process.is_paused:
                 process.resume()
-        for process in (*self.drivers, *self.workers.values()):
-            process.dies_after = None
 
     def _due(self, fault: PlannedFault) -> None:
         if fault.moment is None:
