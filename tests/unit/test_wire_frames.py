@@ -247,3 +247,16 @@ def test_a_piece_that_is_one_frame_is_taken_at_once_and_is_what_it_is_when_fed(
         return found
 
     assert outcome(at_once=True) == outcome(at_once=False)
+
+
+@pytest.mark.parametrize("power", [8, 16, 32, 63])
+def test_sequence_numbers_never_wrap(power: int) -> None:
+    """E4, P11: one that did would take a repeated frame for a new one."""
+    found = FrameDecoder(DATA_LIMITS, sequenced=True)
+    # As if so many frames had been received.
+    found._sequences = [(1 << power) - 2]
+    found.feed(b"".join(wire(FrameType.BATCH, (1 << power) + step) for step in (-1, 0, 1)))
+    assert [frame.sequence - (1 << power) for frame in found] == [-1, 0, 1]
+    found.feed(wire(FrameType.BATCH, 1))
+    with pytest.raises(WireError, match="sequence number 1: expected"):
+        list(found)
