@@ -1,9 +1,8 @@
-"""Two checkpoints under way at once: the newer is complete first, or the entry of the older is refused (P11)."""
+"""Two checkpoints under way: the newer is complete first, or the entry of the older is refused (P11)."""
 
 from __future__ import annotations
 
 from conversation import Talk, answered, appends, at, both, completed, deletes, paths
-
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.protocol.effects import CancelTimer
 from crosscut.protocol.events import EntryAppended, EntryRefused, Timer
