@@ -209,6 +209,19 @@ def test_an_answer_that_was_lost_is_found_again_and_a_lost_transaction_is_named(
     assert lines_of(server, table) == ["record 0"]
 
 
+def test_a_commit_whose_answer_was_lost_is_repeated_by_the_same_writer(
+    server: PostgresServer, table: str
+) -> None:
+    """F1, P11: nothing but the rows beside it says that it is committed, for the marker has not moved."""
+    writer = open_writer(prepared(server, table), 1)
+    handles = [stage(writer, ["record 0"], 1), stage(writer, ["record 1"], 2)]
+    server.query(f"commit prepared '{handles[0]['prepared']}'")  # type: ignore[index, call-overload]
+    writer.commit(permit(2), handles)
+    writer.commit(permit(2), handles)
+    writer.close()
+    assert lines_of(server, table) == ["record 0", "record 1"]
+
+
 def test_a_transaction_of_an_older_epoch_that_is_prepared_after_the_next_one_began_is_rolled_back(
     server: PostgresServer, table: str
 ) -> None:
