@@ -125,6 +125,28 @@ def test_the_lines_of_a_file_come_in_order_and_a_name_that_comes_again_is_not_re
     reading.close()
 
 
+def test_a_link_to_a_file_that_has_been_read_is_no_new_file(tmp_path: Path) -> None:
+    """P10. The usual "latest" appears after the file that it leads to, and moves on."""
+    source = Watched(Lines(str(tmp_path / "**/*.txt"), "/"), 1.0)
+    reading = Reading(source)
+    (tmp_path / "b").mkdir()
+    appear(tmp_path / "b", "1.txt", ["one"])
+    reading.until(lambda: len(reading.records) == 1)
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "0.txt").symlink_to("b/1.txt")
+    appear(tmp_path / "b", "2.txt", ["two"])
+    reading.until(lambda: len(reading.records) == 2)
+    reading.checkpoint()
+    reading.restart()
+    (tmp_path / "0.txt").unlink()
+    (tmp_path / "0.txt").symlink_to("b/2.txt")
+    appear(tmp_path / "b", "3.txt", ["three"])
+    reading.until(lambda: len(reading.records) == 3)
+    reading.read(50)
+    assert reading.records == ["one", "two", "three"]
+    reading.close()
+
+
 def test_files_that_are_gone_are_forgotten_only_where_there_is_no_room(tmp_path: Path) -> None:
     reading = Reading(watched(tmp_path, names_max=2))
     for number in range(12):

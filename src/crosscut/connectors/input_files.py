@@ -7,7 +7,6 @@ import glob
 import gzip
 import lzma
 import os
-import stat
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
+from crosscut.connectors.local_matches import local_matches
 from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.connectors.zstd import ZstdFile
 from crosscut.errors import ConnectorError
@@ -40,7 +40,7 @@ class InputFile:
     """A file that was found.
 
     Attributes:
-        name: As it was matched.
+        name: As it was matched; see `LocalMatch`.
         path: What it is opened by: an absolute path, or a key of a remote file system.
     """
 
@@ -84,7 +84,7 @@ class InputFiles:
     directory: str
 
     def found(self, *, may_be_none: bool = False) -> Sequence[InputFile]:
-        """Return all files, by name; hidden ones are not looked at.
+        """Return all files, each once, by name; hidden ones are not looked at.
 
         Raises:
             ConnectorError: There are none, or they can't be looked at.
@@ -163,23 +163,12 @@ class InputFiles:
                 yield InputFile(key, key, int(found[key]["size"]))
 
     def _local(self, *, may_vanish: bool) -> Iterator[InputFile]:
-        # A file may really be called "a[1].txt".
-        literal = os.path.isfile(os.path.join(self.directory, self.pattern))
-        names = (
-            [self.pattern] if literal else glob.glob(self.pattern, root_dir=self.directory, recursive=True)
-        )
-        # A pattern with two "**" finds a file by several ways.
-        for name in sorted(set(names)):
-            path = os.path.join(self.directory, name)
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                if may_vanish and isinstance(error, FileNotFoundError):
-                    # Moved away since it was listed, as files may be that have been read.
-                    continue
-                raise unreadable(path, error) from error
-            if stat.S_ISREG(status.st_mode):
-                yield InputFile(name, path, status.st_size)
+        try:
+            found = local_matches(self.pattern, self.directory, may_vanish=may_vanish)
+        except OSError as error:
+            raise unreadable(error.filename, error) from error
+        for one in found:
+            yield InputFile(one.name, one.path, one.size_bytes)
 
     def _root(self) -> str:
         """Return the directory that the first wildcard, or the file, is looked for in."""

@@ -34,10 +34,10 @@ def lines(
 
     Args:
         pattern: A path, or file:///path, with `*`, `?`, `[...]`, and `**` for any number of
-            directories; relative to the working directory of this process. All workers must see the
-            files under the same path. Or a URL of a file system that fsspec knows, such as s3://.
-            Files called *.gz, *.bz2, *.xz or *.zst are unpacked; each is one split, and going on in the
-            middle of one means unpacking it up to there.
+            directories; relative to the working directory of this process. A file that several links lead
+            to is read once. All workers must see the files under the same path. Or a URL of a file system
+            that fsspec knows, such as s3://. Files called *.gz, *.bz2, *.xz or *.zst are unpacked; each is
+            one split, and going on in the middle of one means unpacking it up to there.
         errors: What to do with bytes that `encoding` does not allow: "strict" (the job fails),
             "replace", "ignore", or any other error handler of Python's codecs.
         encoding: One in which a newline is the byte 10: UTF-8 ("utf-8-sig" drops a byte order mark),

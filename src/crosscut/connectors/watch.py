@@ -36,7 +36,8 @@ def watch(source: Source[Record], *, every: Duration = "1s") -> Source[Record]:
     Each file is read once. It must be whole when it appears: write it under a hidden name, or elsewhere in
     the same file system, and rename it; objects of a store are whole anyway. It must stay, unchanged, until
     some checkpoints after its last record are complete; then it may be moved or deleted. A file is known by
-    its name: what comes under a name that has been read is not read.
+    its name, one that symbolic links lead to by its own: what comes under a name that has been read is not
+    read, and a link to a file that has been read is no new file.
 
     New files of one look are read by name; between tasks there is no order. Each task remembers 20,000 names,
     of files that are gone only while there is room: move or delete files that have been read.
