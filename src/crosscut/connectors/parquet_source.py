@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crosscut.connectors.arrow_reading import RowReading
 from crosscut.connectors.extras import required
 from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern, unreadable
 from crosscut.connectors.read_ahead import BatchesAhead, from_row
@@ -33,7 +34,8 @@ def read_parquet(
 
     Raises:
         ConnectorError: pyarrow is missing, or an argument can't be used. Later, in the job: a file is no
-            Parquet, or lacks a column.
+            Parquet, lacks a column, has two of one name, or holds a value that Python has none for: times
+            before year 1 or after 9999, or parts of a microsecond. Names file, column and row.
 
     Examples:
         >>> import crosscut as cc
@@ -79,15 +81,23 @@ class ParquetSource(FileSource[dict[str, Any]]):
         arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
         raw = self.files.raw(path)
         try:
-            found = library.ParquetFile(raw)
+            # Spark writes INT96 by default. Nanoseconds end in 2262, and what is beyond would come out as
+            # another time.
+            found = library.ParquetFile(raw, coerce_int96_timestamp_unit="us")
         except (arrow.ArrowException, OSError) as error:
             raw.close()
             raise unreadable(path, error) from error
-        missing = sorted(set(self.columns or ()) - set(found.schema_arrow.names))
-        if missing:
+        names = found.schema_arrow.names
+        missing = sorted(set(self.columns or ()) - set(names))
+        wanted = set(self.columns or names)
+        twice = sorted({name for name in wanted if names.count(name) > 1})
+        if missing or twice:
             raw.close()
             raise ConnectorError(
-                f"{path} has no column {', '.join(missing)}; it has {', '.join(found.schema_arrow.names)}",
+                f"{path} has no column {', '.join(missing)}; it has {', '.join(names)}"
+                if missing
+                else f"{path} has several columns called {', '.join(twice)}, and a row is a dict with one "
+                f"value for each name: write the file with different names, or leave them out with columns=",
                 path=path,
             )
         return found
@@ -122,6 +132,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
         self._position = position
         self._end = end
         self._ahead = BatchesAhead(self._read(position))
+        self._rows: RowReading | None = None
 
     @property
     def position(self) -> JSON:
@@ -135,7 +146,8 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
             return some
         if some is None:
             raise self._shrank()
-        records: list[dict[str, Any]] = some.to_pylist()
+        assert self._rows is not None
+        records = self._rows.rows(some, self._position)
         self._position += len(records)
         return records or Wait(0, is_coming=True)
 
@@ -149,7 +161,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
         try:
             if file.metadata.num_rows < self._end:
                 raise self._shrank()
-            first, groups = 0, []
+            first, row, groups = 0, position, []
             for index in range(file.metadata.num_row_groups):
                 last = first + file.metadata.row_group(index).num_rows
                 if last > position and first < self._end:
@@ -162,7 +174,11 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
                     columns=list(self._source.columns) if self._source.columns else None,
                     use_threads=False,
                 )
-                yield from from_row(batches, skipped)
+                for batch in from_row(batches, skipped):
+                    if self._rows is None:
+                        self._rows = RowReading(batch.schema, self._path)
+                    yield self._rows.plain(batch, row)
+                    row += batch.num_rows
         except (arrow.ArrowException, OSError) as error:
             raise unreadable(self._path, error) from error
         finally:

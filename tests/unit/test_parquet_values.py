@@ -1,0 +1,117 @@
+"""Parquet in: every value comes out as it was written, or its file, column and row are named."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import ConnectorError
+from crosscut.testing.sources import read_source
+
+arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
+
+MOMENTS = [
+    datetime(9999, 12, 31, 23, 59, 59, 999_999),
+    datetime(1, 1, 1),
+    datetime(1900, 1, 1, 0, 0, 0, 1),
+    None,
+]
+
+
+def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    parquet.write_table(arrow.table(columns), path, **options)
+    return path
+
+
+def test_times_of_int96_come_out_in_microseconds_at_any_depth(tmp_path: Path) -> None:
+    """P10. Spark writes INT96 by default; nanoseconds would end in 2262 and begin again in 1677."""
+    columns = {
+        "at": arrow.array(MOMENTS, arrow.timestamp("us")),
+        "all": arrow.array([[one] for one in MOMENTS], arrow.list_(arrow.timestamp("us"))),
+    }
+    path = written(
+        tmp_path / "spark.parquet", columns, use_deprecated_int96_timestamps=True, store_schema=False
+    )
+    assert read_source(cc.files.read_parquet(path)) == [{"at": one, "all": [one]} for one in MOMENTS]
+
+
+def in_nanoseconds(count: int) -> dict[str, Any]:
+    zone = arrow.timestamp("ns", tz="UTC")
+    plain = arrow.timestamp("ns")
+    return {
+        "at": arrow.array([None, count], plain),
+        "zoned": arrow.array([count, count], zone),
+        "time": arrow.array([count, count], arrow.time64("ns")),
+        "lasted": arrow.array([count, count], arrow.duration("ns")),
+        "often": arrow.array([count, count], plain).dictionary_encode(),
+        "several": arrow.array([[], [{"at": count}]], arrow.list_(arrow.struct([("at", plain)]))),
+        "large": arrow.array([[], [count]], arrow.large_list(plain)),
+        "pair": arrow.array([None, [count, None]], arrow.list_(plain, 2)),
+        "named": arrow.array([[], [("a", count)]], arrow.map_(arrow.string(), plain)),
+    }
+
+
+def test_nanoseconds_become_microseconds_where_nothing_is_lost(tmp_path: Path) -> None:
+    """P10. The types are Python's own, whether or not pandas is installed."""
+    path = written(tmp_path / "whole.parquet", in_nanoseconds(5_000))
+    at, lasted = datetime(1970, 1, 1, 0, 0, 0, 5), timedelta(microseconds=5)
+    zoned, clock = at.replace(tzinfo=UTC), time(0, 0, 0, 5)
+    same = {"zoned": zoned, "time": clock, "lasted": lasted, "often": at}
+    found = read_source(cc.files.read_parquet(path))
+    assert found == [
+        {"at": None, **same, "several": [], "large": [], "pair": None, "named": []},
+        {"at": at, **same, "several": [{"at": at}], "large": [at], "pair": [at, None], "named": [("a", at)]},
+    ]
+    assert [type(found[0][name]) for name in ("zoned", "lasted")] == [datetime, timedelta]
+
+
+@pytest.mark.parametrize("name", in_nanoseconds(5_001))
+def test_a_part_of_a_microsecond_is_refused_with_file_column_and_row(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / "parts.parquet", {name: in_nanoseconds(5_001)[name]})
+    row = 1 if name in ("at", "several", "large", "pair", "named") else 0
+    with pytest.raises(ConnectorError, match=rf"parts\.parquet: column '{name}' .*row {row}") as caught:
+        read_source(cc.files.read_parquet(path))
+    assert "pandas" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        arrow.array([0, 2**60], arrow.timestamp("us")),
+        arrow.array([0, -(2**60)], arrow.timestamp("us")),
+        arrow.array([0, 2**60], arrow.timestamp("us", tz="UTC")),
+        arrow.array([0, 2**30], arrow.date32()),
+        arrow.array([b"good", b"\xff"], arrow.binary()).view(arrow.string()),
+    ],
+)
+def test_a_value_that_python_has_none_for_is_refused_with_file_column_and_row(
+    tmp_path: Path, column: Any
+) -> None:
+    """P10."""
+    path = written(tmp_path / "far.parquet", {"good": arrow.array([1, 2]), "bad": column})
+    with pytest.raises(ConnectorError, match=r"far\.parquet: column 'bad' .*row 1"):
+        read_source(cc.files.read_parquet(path))
+    some = cc.files.read_parquet(path, columns=["good"])
+    assert read_source(some) == [{"good": 1}, {"good": 2}]
+
+
+def test_the_row_that_is_named_is_counted_in_the_file(tmp_path: Path) -> None:
+    days = arrow.array([date(2026, 1, 1)] * 9_999, arrow.date32())
+    column = arrow.concat_arrays([days, arrow.array([2**30], arrow.date32())])
+    path = written(tmp_path / "long.parquet", {"day": column}, row_group_size=4_000)
+    with pytest.raises(ConnectorError, match="row 9999, value 1073741824"):
+        read_source(cc.files.read_parquet(path))
+
+
+def test_a_column_name_used_twice_is_refused(tmp_path: Path) -> None:
+    """P10. A row is a dict, so one of the two would be lost."""
+    table = arrow.table([arrow.array([1]), arrow.array([2]), arrow.array([3])], names=["a", "b", "a"])
+    parquet.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(ConnectorError, match=r"twice\.parquet has several columns called a"):
+        read_source(cc.files.read_parquet(tmp_path / "*.parquet"))
+    assert read_source(cc.files.read_parquet(tmp_path / "*.parquet", columns=["b"])) == [{"b": 2}]
