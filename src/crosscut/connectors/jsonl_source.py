@@ -8,31 +8,50 @@ from dataclasses import dataclass
 from reprlib import repr as shortened
 from typing import Any
 
-import orjson
-
 from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern
-from crosscut.connectors.lines import Lines
+from crosscut.connectors.json_decoding import json_value, json_values
+from crosscut.connectors.lines import (
+    LINE_BYTES_MAX,
+    Lines,
+    LinesReader,
+    LongLine,
+    checked_bytes_max,
+)
+from crosscut.connectors.malformed import Malformed, checked_malformed, set_aside
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 
-def read_jsonl(pattern: str | os.PathLike[str]) -> Source[Any]:
+def read_jsonl(
+    pattern: str | os.PathLike[str],
+    *,
+    malformed: Malformed = "fail",
+    line_bytes_max: int = LINE_BYTES_MAX,
+) -> Source[Any]:
     """Return a source of the JSON values that stand in the lines of all files that match `pattern`.
 
     What files, splits and order are is as for `crosscut.files.lines`; empty lines are left out.
 
     Args:
         pattern: As for `crosscut.files.lines`; packed files and URLs, too.
+        malformed: What becomes of a line that is no JSON, is nested more than 200 levels deep, or is longer
+            than `line_bytes_max`: "fail" the job, "skip" it with a warning, or a function of its text and
+            the error, whose result becomes the record. Of a line that is too long the text is its beginning.
+        line_bytes_max: It bounds the memory of a reader.
 
     Raises:
-        ConnectorError: `pattern` is not a path. Later, in the job: a line is no JSON. For lines of which some
-            may be broken use `crosscut.files.lines` and a function that deals with them.
+        SettingsError: `malformed` or `line_bytes_max` can't be used.
+        ConnectorError: `pattern` is not a path. Later, in the job: a line can't be decoded; names the file
+            and the byte.
 
     Examples:
         >>> import crosscut as cc
         >>> source = cc.files.read_jsonl("in/*.jsonl.gz")
     """
-    return JsonLinesSource(Lines(input_pattern(pattern, "pattern of the JSON lines source"), os.getcwd()))
+    checked_malformed(malformed, "read_jsonl")
+    checked_bytes_max(line_bytes_max, "read_jsonl(line_bytes_max=")
+    place = input_pattern(pattern, "pattern of the JSON lines source")
+    return JsonLinesSource(Lines(place, os.getcwd(), line_bytes_max=line_bytes_max), malformed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,7 @@ class JsonLinesSource(FileSource[Any]):
     """See `read_jsonl`."""
 
     lines: Lines
+    malformed: Malformed = "fail"
 
     @property
     def files(self) -> InputFiles:
@@ -52,39 +72,49 @@ class JsonLinesSource(FileSource[Any]):
 
     def reader(self, split: Split, position: JSON) -> SplitReader[Any]:
         """Open a file; see `Lines.reader`."""
-        return _JsonLinesReader(self.lines.reader(split, position), split.split_id)
+        return _JsonLinesReader(self.lines.reader(split, position), self.malformed)
 
 
 class _JsonLinesReader(SplitReader[Any]):
-    def __init__(self, lines: SplitReader[str], name: str) -> None:
+    def __init__(self, lines: LinesReader, malformed: Malformed) -> None:
         self._lines = lines
-        self._name = name
+        self._malformed = malformed
 
     @property
     def position(self) -> JSON:
         return self._lines.position
 
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
-        lines = self._lines.read(limit)
+        lines = self._lines.read_on(limit, skips=self._malformed != "fail")
         if isinstance(lines, Wait | EndOfSplit):
             return lines
-        try:
-            return [orjson.loads(line) for line in lines if line] or Wait(0, is_coming=True)
-        except orjson.JSONDecodeError:
-            raise self._refused(lines) from None
+        if isinstance(lines, LongLine):
+            records = set_aside(self._malformed, lines.text, lines.error)
+        else:
+            try:
+                records = json_values([line for line in lines if line])
+            except ValueError:
+                records = self._decoded_singly(lines)
+        return records or Wait(0, is_coming=True)
 
     def close(self) -> None:
         self._lines.close()
 
-    def _refused(self, lines: list[str]) -> ConnectorError:
-        for line in lines:
+    def _decoded_singly(self, lines: list[str]) -> list[Any]:
+        records: list[Any] = []
+        for index, line in enumerate(lines):
             try:
-                orjson.loads(line or "null")
-            except orjson.JSONDecodeError as error:
-                return ConnectorError(
-                    f"{self._name}: line {shortened(line)} is no JSON ({error}); mend the file, or read it "
-                    f"with crosscut.files.lines and a function that deals with such lines",
-                    split_id=self._name,
+                if line:
+                    records.append(json_value(line))
+            except ValueError as error:
+                offset = self._lines.start_of_last(len(lines) - index)
+                refusal = ConnectorError(
+                    f"{self._lines.path}: the line at byte {offset}, {shortened(line)}, can't be "
+                    f"read as JSON: {error}; mend the file, or set malformed='skip' or a function to go on "
+                    f"without it",
+                    path=self._lines.path,
+                    offset=offset,
                     is_permanent=True,
                 )
-        raise AssertionError("a line is JSON only if it stands alone")
+                records += set_aside(self._malformed, line, refusal)
+        return records

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern, unreadable
+from crosscut.connectors.malformed import TEXT_MAX
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 _CHUNK_BYTES = 256 * 1024
 _SPLIT_BYTES = 64 * 1024 * 1024
-_LINE_BYTES_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = 64 * 1024 * 1024
 _ENDLESS = 1 << 62
 _REMOTE_WAIT_MS = 2
 
@@ -23,7 +24,7 @@ def lines(
     errors: str = "strict",
     encoding: str = "utf-8",
     *,
-    line_bytes_max: int = _LINE_BYTES_MAX,
+    line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Source[str]:
     r"""Return a source of the lines of all files that match `pattern`, without their line endings.
 
@@ -52,10 +53,7 @@ def lines(
         >>> import crosscut as cc
         >>> source = cc.files.lines("corpus/**/*.txt", errors="replace")
     """
-    if isinstance(line_bytes_max, bool) or not isinstance(line_bytes_max, int) or line_bytes_max < 1:
-        raise SettingsError(
-            f"lines(line_bytes_max={line_bytes_max!r}): expected a number of bytes, at least 1"
-        )
+    checked_bytes_max(line_bytes_max, "lines(line_bytes_max=")
     try:
         codecs.lookup_error(errors)
     except (LookupError, TypeError) as error:
@@ -67,6 +65,12 @@ def lines(
     return Lines(
         input_pattern(pattern, "pattern of the lines source"), os.getcwd(), errors, encoding, line_bytes_max
     )
+
+
+def checked_bytes_max(found: object, what: str) -> None:
+    """Raise SettingsError unless `found` is a number of bytes; `what` is how the error begins."""
+    if type(found) is not int or found < 1:
+        raise SettingsError(f"{what}{found!r}): expected a number of bytes, at least 1")
 
 
 def checked_encoding(encoding: str, what: str) -> None:
@@ -92,7 +96,7 @@ class Lines(FileSource[str]):
     directory: str
     errors: str = "strict"
     encoding: str = "utf-8"
-    line_bytes_max: int = _LINE_BYTES_MAX
+    line_bytes_max: int = LINE_BYTES_MAX
     split_bytes: int = _SPLIT_BYTES
     chunk_bytes: int = _CHUNK_BYTES
 
@@ -101,7 +105,7 @@ class Lines(FileSource[str]):
         """Where they are."""
         return InputFiles(self.pattern, self.directory)
 
-    def reader(self, split: Split, position: JSON) -> SplitReader[str]:
+    def reader(self, split: Split, position: JSON) -> LinesReader:
         """Open the file at byte `position`.
 
         Raises:
@@ -132,6 +136,18 @@ class Lines(FileSource[str]):
             yield Split(split_id, start, {"path": one.path, "end": end}, weight=max(1, end - start))
 
 
+@dataclass(frozen=True, slots=True)
+class LongLine:
+    """A line that is longer than allowed.
+
+    Attributes:
+        text: How it begins.
+    """
+
+    text: str
+    error: ConnectorError
+
+
 class LinesReader(SplitReader[str]):
     """Reads blocks, hands out the whole lines of one block (a chunk) at a time.
 
@@ -154,6 +170,8 @@ class LinesReader(SplitReader[str]):
         self._rest_next = 0
         self._tail: list[bytes] = []
         self._tail_bytes = 0
+        self._pushed_back = b""
+        self._long: LongLine | None = None
         # The first line starts after the first newline at or after the byte before `position`. After
         # every position that was reported this is `position` itself, so ranges need no rule of their own.
         self._aligned = position == 0
@@ -169,6 +187,11 @@ class LinesReader(SplitReader[str]):
             if isinstance(error, OSError):
                 raise unreadable(path, error) from error
             raise
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._path
 
     @property
     def position(self) -> JSON:
@@ -190,8 +213,14 @@ class LinesReader(SplitReader[str]):
         return self._chunk_start + end
 
     def read(self, limit: int) -> list[str] | Wait | EndOfSplit:
+        found = self.read_on(limit, skips=False)
+        assert not isinstance(found, LongLine)
+        return found
+
+    def read_on(self, limit: int, *, skips: bool) -> list[str] | Wait | EndOfSplit | LongLine:
+        """Do as `read`; return a line that is too long, once it has ended, if it `skips` such lines."""
         if self._next == len(self._lines):
-            outcome = self._fill()
+            outcome = self._fill(skips=skips) if self._long is None else self._fill_behind(self._long)
             if outcome is not None:
                 return outcome
         batch = self._lines[self._next : self._next + limit]
@@ -201,7 +230,27 @@ class LinesReader(SplitReader[str]):
     def close(self) -> None:
         self._file.close()
 
-    def _fill(self) -> Wait | EndOfSplit | None:
+    def _fill_behind(self, line: LongLine) -> Wait | LongLine:
+        """Read one block of a line that is left out; return it if it ends there."""
+        block = self._file.read(self._block_bytes)
+        if block is None:
+            return Wait(_REMOTE_WAIT_MS, is_coming=True)
+        cut = block.find(b"\n") + 1
+        self._offset += len(block)
+        if block and not cut:
+            return Wait(0, is_coming=True)
+        return self._left_out(line, block[cut:])
+
+    def _left_out(self, line: LongLine, rest: bytes) -> LongLine:
+        self._pushed_back = rest
+        self._offset -= len(rest)
+        self._lines, self._next, self._rest_next = [], 0, 0
+        self._chunk = self._rest = b""
+        self._chunk_start = self._offset
+        self._tail, self._tail_bytes, self._long = [], 0, None
+        return line
+
+    def _fill(self, *, skips: bool) -> Wait | EndOfSplit | LongLine | None:
         """Read one block and make its whole lines the chunk; None if there are any.
 
         Nothing changes for `position` if it raises.
@@ -209,9 +258,10 @@ class LinesReader(SplitReader[str]):
         line_start = self._chunk_start + len(self._chunk)
         if self._aligned and line_start >= self._end:
             return EndOfSplit()
-        block = self._file.read(self._block_bytes)
+        block = self._pushed_back or self._file.read(self._block_bytes)
         if block is None:
             return Wait(_REMOTE_WAIT_MS, is_coming=True)
+        self._pushed_back = b""
         block_start = self._offset
         self._offset += len(block)
         if not block:
@@ -237,12 +287,20 @@ class LinesReader(SplitReader[str]):
             cut = block.find(b"\n", max(0, self._end - 1 - block_start)) + 1 or cut
         head_bytes = block.find(b"\n") if cut else len(block)
         if self._tail_bytes + head_bytes > self._source.line_bytes_max:
-            raise ConnectorError(
+            error = ConnectorError(
                 f"{self._path}: the line at byte {line_start} is longer than "
-                f"{self._source.line_bytes_max} bytes; if it is a text file, raise line_bytes_max of lines()",
+                f"{self._source.line_bytes_max} bytes; if it is a text file, raise line_bytes_max",
                 path=self._path,
                 offset=line_start,
             )
+            if not skips:
+                raise error
+            head = b"".join((*self._tail[:1], block[:TEXT_MAX]))[:TEXT_MAX]
+            line = LongLine(head.decode(self._source.encoding, "replace"), error)
+            if cut:
+                return self._left_out(line, block[head_bytes + 1 :])
+            self._tail, self._tail_bytes, self._long = [], 0, line
+            return Wait(0, is_coming=True)
         if not cut:
             self._tail.append(block)
             self._tail_bytes += len(block)

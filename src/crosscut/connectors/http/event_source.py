@@ -14,6 +14,7 @@ from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.event_stream import Event, EventParser
 from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library
+from crosscut.connectors.json_decoding import checked_depth
 from crosscut.connectors.secrets import revealed
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, Source, Split, SplitReader
@@ -113,7 +114,7 @@ class HttpEvents(Source):
                 case "text":
                     return event.data
                 case "json":
-                    return json.loads(event.data)
+                    return checked_depth(json.loads(event.data), event.data)
                 case "event":
                     return event
                 case function:

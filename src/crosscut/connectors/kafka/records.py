@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from reprlib import repr as shortened
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import orjson
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.json_decoding import json_value, json_values
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -69,8 +70,7 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[list[Any]]
         case "text":
             return lambda found: [None if data is None else data.decode() for data in _values(found)]
         case "json":
-            loads = orjson.loads
-            return lambda found: [None if data is None else loads(data) for data in _values(found)]
+            return _json_records
         case "message":
             return lambda found: list(map(message_of, found))
         case _ if callable(decode):
@@ -80,6 +80,13 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[list[Any]]
                 f"decode={decode!r}: expected 'bytes', 'text', 'json', 'message', or a function that takes a "
                 f"crosscut.kafka.Message"
             )
+
+
+def _json_records(found: list[Any]) -> list[Any]:
+    values = list(_values(found))
+    if None not in values:
+        return json_values(cast(list[bytes], values))
+    return [None if data is None else json_value(data) for data in values]
 
 
 def _values(found: list[Any]) -> Iterator[bytes | None]:

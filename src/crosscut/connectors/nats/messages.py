@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from crosscut.connectors.json_decoding import json_value
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -46,7 +47,7 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[Message], 
         case "text":
             return lambda message: message.data.decode()
         case "json":
-            return lambda message: orjson.loads(message.data)
+            return lambda message: json_value(message.data)
         case "message":
             return lambda message: message
         case _ if callable(decode):
