@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from crosscut.connectors.local_matches import local_matches
 from crosscut.connectors.local_paths import is_remote, local_path
+from crosscut.connectors.packed_file import XzFile
 from crosscut.connectors.zstd import ZstdFile
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Source, Split
@@ -29,7 +30,7 @@ R = TypeVar("R")
 _UNPACK: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".xz": XzFile,
     ".zst": ZstdFile,
 }
 _NOT_READ = (".zip", ".7z", ".lz4", ".snappy")
