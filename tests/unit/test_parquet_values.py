@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.connectors import parquet_limits
+from crosscut.connectors.parquet_limits import BATCH_BYTES_MAX, rows_at_once
 from crosscut.errors import ConnectorError
-from crosscut.testing.sources import read_source
+from crosscut.testing.sources import next_batch, read_source
 
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
@@ -106,6 +108,70 @@ def test_the_row_that_is_named_is_counted_in_the_file(tmp_path: Path) -> None:
     path = written(tmp_path / "long.parquet", {"day": column}, row_group_size=4_000)
     with pytest.raises(ConnectorError, match="row 9999, value 1073741824"):
         read_source(cc.files.read_parquet(path))
+
+
+def rows_of_first_group(path: Path, columns: list[str] | None = None) -> int:
+    with path.open("rb", buffering=0) as raw:
+        return rows_at_once(parquet.ParquetFile(raw), raw, 0, columns, 4_096, str(path))
+
+
+LONG = ["x" * 200_000] * 400
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        arrow.array(["", *LONG]),
+        arrow.array([None, *LONG], arrow.large_binary()),
+        arrow.array([[], *([one] for one in LONG)]),
+        arrow.array([[], *([(one, one[:1])] for one in LONG)], arrow.map_(arrow.string(), arrow.string())),
+        arrow.array([[], *([("a", one)] for one in LONG)], arrow.map_(arrow.string(), arrow.string())),
+        arrow.array([{"a": {"b": [one]}} for one in LONG]),
+    ],
+)
+def test_long_values_of_a_dictionary_are_not_decoded_for_many_rows_at_once(
+    tmp_path: Path, column: Any
+) -> None:
+    """P8. A few hundred bytes, and 80 MB of rows; it might be any number."""
+    path = written(tmp_path / "small.parquet", {"a": column, "n": range(len(column))}, compression="zstd")
+    assert path.stat().st_size < 50_000
+    assert 1 <= rows_of_first_group(path) <= BATCH_BYTES_MAX // 200_000
+    assert rows_of_first_group(path, ["n"]) == 4_096
+    source = cc.files.read_parquet(path)
+    reader = source.reader(source.splits(1)[0], 390)
+    found: list[Any] = []
+    while batch := next_batch(reader, 5):
+        found += batch
+    reader.close()
+    assert found == arrow.table({"a": column, "n": range(len(column))}).slice(390).to_pylist()
+
+
+def test_ordinary_rows_are_decoded_by_thousands(tmp_path: Path) -> None:
+    columns = {
+        "text": arrow.array([f"text {n % 5_000}" for n in range(10_000)]),
+        "words": arrow.array([[f"a{n}", "b"] for n in range(10_000)]),
+        "raw": arrow.array([n.to_bytes(8, "big") for n in range(10_000)], arrow.binary(8)),
+        "vector": arrow.array([[0.5] * 20] * 10_000),
+    }
+    assert rows_of_first_group(written(tmp_path / "in.parquet", columns)) == 4_096
+    large = arrow.array([bytes([n]) * 1_000_000 for n in range(100)])
+    assert rows_of_first_group(written(tmp_path / "large.parquet", {"a": large}, use_dictionary=False)) == 67
+
+
+def test_a_row_that_is_too_large_is_refused_with_the_file_and_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8."""
+    monkeypatch.setattr(parquet_limits, "ROW_BYTES_MAX", 1_000_000)
+    zeros = arrow.repeat(0, 200_000)
+
+    lists = arrow.ListArray.from_arrays(arrow.array([0, len(zeros)], arrow.int32()), zeros)
+    path = written(tmp_path / "small.parquet", {"a": lists, "n": [1]})
+    with pytest.raises(
+        ConnectorError, match=r"small\.parquet: row group 0, column 'a.*': rows of about 1.6e\+06"
+    ):
+        read_source(cc.files.read_parquet(path))
+    assert read_source(cc.files.read_parquet(path, columns=["n"])) == [{"n": 1}]
 
 
 def test_a_column_name_used_twice_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.connectors.arrow_reading import RowReading
 from crosscut.connectors.extras import required
 from crosscut.connectors.input_files import FileSource, InputFile, InputFiles, input_pattern, unreadable
+from crosscut.connectors.parquet_limits import rows_at_once
 from crosscut.connectors.read_ahead import BatchesAhead, from_row
 from crosscut.connectors.rows import checked_columns
 from crosscut.errors import ConnectorError
@@ -72,14 +73,16 @@ class ParquetSource(FileSource[dict[str, Any]]):
             split_id=split.split_id,
         )
 
-    def opened(self, path: str) -> Any:
+    def opened(self, path: str, raw: Any) -> Any:
         """Open a file.
+
+        Args:
+            raw: What `files` has opened; it is closed if this raises.
 
         Raises:
             ConnectorError: It can't be opened, is no Parquet, or lacks a column.
         """
         arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
-        raw = self.files.raw(path)
         try:
             # Spark writes INT96 by default. Nanoseconds end in 2262, and what is beyond would come out as
             # another time.
@@ -104,7 +107,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
 
     def parts(self, one: InputFile) -> Iterator[Split]:
         """Read where the row groups are, and yield ranges of rows."""
-        file = self.opened(one.path)
+        file = self.opened(one.path, self.files.raw(one.path))
         try:
             start = end = size = 0
             for index in range(file.metadata.num_row_groups):
@@ -157,7 +160,9 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
     def _read(self, position: int) -> Generator[Any, None, None]:
         """Yield record batches from row `position` on. Runs in the thread, all of it."""
         arrow = required("pyarrow", "parquet")
-        file = self._source.opened(self._path)
+        raw = self._source.files.raw(self._path)
+        file = self._source.opened(self._path, raw)
+        columns = list(self._source.columns) if self._source.columns else None
         try:
             if file.metadata.num_rows < self._end:
                 raise self._shrank()
@@ -168,10 +173,11 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
                     groups.append((index, max(0, position - first)))
                 first = last
             for index, skipped in groups:
+                rows_max = rows_at_once(file, raw, index, columns, self._source.batch_rows, self._path)
                 batches = file.iter_batches(
-                    self._source.batch_rows,
+                    rows_max,
                     row_groups=[index],
-                    columns=list(self._source.columns) if self._source.columns else None,
+                    columns=columns,
                     use_threads=False,
                 )
                 for batch in from_row(batches, skipped):
