@@ -88,6 +88,7 @@ class RowReading:
             f"column out with columns=",
             path=self._path,
             column=name,
+            is_permanent=True,
         )
 
 

@@ -365,6 +365,7 @@ class _CsvReader(SplitReader[dict[str, Any]]):
             f"malformed='skip' or a function to go on without the row",
             path=path,
             offset=offset,
+            is_permanent=True,
         )
 
 

@@ -292,6 +292,7 @@ class LinesReader(SplitReader[str]):
                 f"{self._source.line_bytes_max} bytes; if it is a text file, raise line_bytes_max",
                 path=self._path,
                 offset=line_start,
+                is_permanent=True,
             )
             if not skips:
                 raise error

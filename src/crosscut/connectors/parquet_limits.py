@@ -65,6 +65,7 @@ def rows_at_once(
                 f"columns=",
                 path=path,
                 column=name,
+                is_permanent=True,
             )
     return max(1, min(rows_max, int(BATCH_BYTES_MAX / max(row_bytes, 1))))
 
