@@ -108,3 +108,24 @@ def test_listeners_are_told_of_the_end_of_a_job_whose_next_engine_could_not_even
     assert [(one.outcome, one.query_id) for one in ended] == [("failed", begun.query_id)]
     assert told[-1] is ended[0]
     assert "engine.switch" in ended[0].cause
+
+
+def test_a_driver_that_slept_between_its_engines_leaves_the_job_to_the_driver_that_has_it_now(
+    tmp_path: Path, drive: Callable[..., Driver], started: Any
+) -> None:
+    """B5, P11: nothing of its own is on its way then, so the claim of its next engine would be the newest."""
+    either = {"engine": "auto", "batch_parallelism": 2, "checkpoint_interval": "50ms"}
+    numbered = NumberedJob(tmp_path, count=12_000, held=1, settings=either)
+    armed = Armed(tmp_path / "failpoints", ("engine.switch:stop:1",))
+    driver = drive(numbered, armed.environment, **either)
+    until(armed.all_fired, "the moment between the engines")
+    newer = NumberedJob(tmp_path, count=12_000, held=1)
+    job = started(newer)
+    until(lambda: job.status == "running", "the newer driver to run")
+    os.kill(driver.pid, signal.SIGCONT)
+    assert driver.wait() == 0, driver.errors
+    assert driver.reports[-1]["status"] == "fenced", driver.reports[-1]
+    assert job.status == "running"
+    newer.open_gate()
+    started.finish(job)
+    newer.check_output_is_exact()

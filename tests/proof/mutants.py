@@ -1,0 +1,240 @@
+"""Mutants of the shipped code, each with the tests that have to find it.
+
+`python -m tests.proof.mutants [WORD ...]` runs them; WORD: only mutants with this word in their file or name. A
+mutant replaces one piece of text in one file of a copy of the tree, and runs its tests there. A rule whose mutant
+survives has no test. Prints a line of JSON for each, and exits with 1 if one survives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "crosscut"
+TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted bug.
+
+    Attributes:
+        name: What is wrong with it.
+        file: Below `src/crosscut`.
+        old: Text that stands there exactly once.
+        new: What stands there instead.
+        tests: Arguments for pytest.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    @property
+    def mutated(self) -> str:
+        """The file with the bug in it."""
+        text = (PACKAGE / self.file).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r}: expected one"
+            )
+        return text.replace(self.old, self.new)
+
+
+JOIN, LATEST = "operators/joins/interval.py", "operators/joins/latest.py"
+BOUNDARIES = "tests/unit/test_join_boundaries.py"
+
+MUTANTS = (
+    Mutant(
+        "an interval join drops a record while its last partner may come",
+        JOIN,
+        "earliest + last < self.watermark",
+        "earliest + last <= self.watermark",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "an interval join does not keep a record whose interval ends at the watermark",
+        JOIN,
+        "time + last >= self.watermark",
+        "time + last > self.watermark",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "an interval join calls a record of the time of the watermark late",
+        JOIN,
+        "if time < self.watermark",
+        "if time <= self.watermark",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "a join with the latest calls a record of the time of the watermark late",
+        LATEST,
+        "if time < self.watermark",
+        "if time <= self.watermark",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "a join with the latest does not wait for a version of the time of the watermark",
+        LATEST,
+        "earliest < self.watermark",
+        "earliest <= self.watermark",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "a join with the latest keeps the first of two versions of one time",
+        LATEST,
+        "time < min(latest, self.watermark)",
+        "time <= min(latest, self.watermark)",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "a join with the latest keeps versions that nothing asks for",
+        LATEST,
+        "[0] <= self.watermark",
+        "[0] < self.watermark",
+        BOUNDARIES,
+    ),
+    Mutant(
+        "sequence numbers of frames wrap",
+        "wire/frames.py",
+        "if sequence != expected",
+        "if sequence & 0xFFFFFFFF != expected & 0xFFFFFFFF",
+        "tests/unit/test_wire_frames.py",
+    ),
+    Mutant(
+        "older checkpoints under way are never aborted",
+        "protocol/job/checkpoints.py",
+        "        for one in shown.subsumed:\n            effects += self._abort(one)\n",
+        "",
+        "tests/unit/test_two_in_flight.py",
+    ),
+    Mutant(
+        "a refused entry takes the newer one behind it with it",
+        "protocol/job/job_log.py",
+        "if not isinstance(verdict, (Durable, Refused)):",
+        "if not isinstance(verdict, Durable):",
+        "tests/unit/test_two_in_flight.py",
+    ),
+    Mutant(
+        "the pieces of all long batches of a channel count together",
+        "net/channels.py",
+        "            self._pieces, self._pieces_bytes = [], 0",
+        "            self._pieces = []",
+        "tests/unit/test_pieces_of_batches.py",
+    ),
+    Mutant(
+        "a long batch begins with the one before",
+        "net/channels.py",
+        "            self._pieces, self._pieces_bytes = [], 0",
+        "            self._pieces_bytes = 0",
+        "tests/unit/test_pieces_of_batches.py",
+    ),
+    Mutant(
+        "the rest of a long batch goes behind the next one",
+        "wire/lanes.py",
+        "lane.appendleft((kind, whole[self._piece_bytes :]))",
+        "lane.append((kind, whole[self._piece_bytes :]))",
+        "tests/unit/test_pieces_of_batches.py",
+    ),
+    Mutant(
+        "slots are rolled back from the oldest layer on",
+        "state/slots.py",
+        "for newer in reversed(self._changes_after(checkpoint_id)):",
+        "for newer in self._changes_after(checkpoint_id):",
+        "tests/unit/test_slot_roll_back.py",
+    ),
+    Mutant(
+        "slots are rolled back by the newest layer alone",
+        "state/slots.py",
+        "for newer in reversed(self._changes_after(checkpoint_id)):",
+        "for newer in [self._changes]:",
+        "tests/unit/test_slot_roll_back.py",
+    ),
+    Mutant(
+        "a timer that is set twice takes a new place",
+        "state/timers.py",
+        "        if self._table.has(row):\n            return False\n",
+        "",
+        "tests/conformance/test_timers.py",
+    ),
+    Mutant(
+        "a driver restores output that was dropped",
+        "protocol/job/retention.py",
+        "self.completed = restored(tail)",
+        "self.completed = self.retained[-1] if completed else None",
+        "tests/unit/test_dropping.py",
+    ),
+    Mutant(
+        "a lost answer to COMMIT PREPARED is a lost transaction",
+        "connectors/tables/postgres_two_phase.py",
+        "if checkpoint_id <= max(marker.checkpoint_id if marker else 0, self._newest(session)):",
+        "if checkpoint_id <= (marker.checkpoint_id if marker else 0):",
+        "tests/conformance/test_postgres.py -k answer",
+    ),
+    Mutant(
+        "dead letters are committed with the checkpoint before",
+        "refused_records.py",
+        "        return {_RECORDS: handle, _LETTERS: of_letters}",
+        "        return handle",
+        "tests/conformance/test_refusing_sinks.py",
+    ),
+    Mutant(
+        "refusals of a later transaction are letters of the one before",
+        "refused_records.py",
+        "        letters, self._open = self._open, []\n",
+        "        letters = self._open\n",
+        "tests/conformance/test_refusing_sinks.py",
+    ),
+)
+
+
+def survivors(words: list[str]) -> list[str]:
+    """Run the tests of each mutant; return the names of those that they don't find."""
+    found = []
+    for one in MUTANTS:
+        if words and not any(word in one.file or word in one.name for word in words):
+            continue
+        outcome = judged(one)
+        print(json.dumps({"mutant": one.name, "file": one.file, "outcome": outcome}), flush=True)
+        if outcome != "killed":
+            found.append(one.name)
+    return found
+
+
+def judged(mutant: Mutant) -> str:
+    """Return "killed", "survived", or why its tests could not be run."""
+    with tempfile.TemporaryDirectory(prefix="crosscut-mutant-") as directory:
+        shutil.copytree(ROOT / "src", Path(directory, "src"), ignore=shutil.ignore_patterns("__pycache__"))
+        Path(directory, "src", "crosscut", mutant.file).write_text(mutant.mutated)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            *mutant.tests.split(),
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(Path(directory, "src"))}
+        try:
+            code = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return "killed"
+    # 1: a test has failed. Anything else than 0 is a mistake in the list.
+    return {0: "survived", 1: "killed"}.get(code, f"pytest exited with {code}")
+
+
+if __name__ == "__main__":
+    sys.exit(bool(survivors(sys.argv[1:])))
