@@ -1,8 +1,8 @@
 """Mutants of the shipped code, each with the tests that have to find it.
 
-`python -m tests.proof.mutants [WORD ...]` runs them; WORD: only mutants with this word in their file or name. A
-mutant replaces one piece of text in one file of a copy of the tree, and runs its tests there. A rule whose mutant
-survives has no test. Prints a line of JSON for each, and exits with 1 if one survives.
+`python -m tests.proof.mutants [WORD ...]` runs those with one of the words in file or name, by default all. A
+mutant replaces one piece of text in one file of a copy of the tree, and runs its tests there. A rule whose
+mutant survives has no test. Prints a line of JSON for each, and exits with 1 if one survives.
 """
 
 from __future__ import annotations
