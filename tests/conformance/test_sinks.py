@@ -8,8 +8,11 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shutil
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -164,7 +167,14 @@ def delta_target(directory: Path) -> SinkTarget:
         return sorted((row["number"], row["text"]) for row in rows)
 
     sink = cc.delta.sink(str(directory), {"number": "int64", "text": "string"}, partition_by="text")
-    return SinkTarget(sink, visible, lambda i: (i, "ü/" * (i % 3 + 1)))
+    return SinkTarget(
+        sink,
+        visible,
+        lambda i: (i, "ü/" * (i % 3 + 1)),
+        refused=lambda i: (i, ""),
+        shown=lambda row: (row["number"], row["text"]),
+        backup=lambda: backup_of(directory),
+    )
 
 
 def iceberg_target(directory: Path) -> SinkTarget:
@@ -184,7 +194,34 @@ def iceberg_target(directory: Path) -> SinkTarget:
     sink = cc.iceberg.sink("shop.rows", schema, catalog=catalog)
     # As a driver does it before anything starts.
     sink.check()
-    return SinkTarget(sink, visible, lambda i: (i, "ü/" * (i % 3)))
+    return SinkTarget(
+        sink,
+        visible,
+        lambda i: (i, "ü/" * (i % 3)),
+        refused=lambda i: (i + 0.5, ""),
+        shown=lambda row: (row["number"], row["text"]),
+        backup=lambda: backup_of(directory),
+    )
+
+
+def backup_of(directory: Path) -> Callable[[], None]:
+    """Copy the directory of a table; return what sets it back to that."""
+    kept = directory.parent / f"{directory.name} before"
+    shutil.copytree(directory, kept)
+
+    def set_back() -> None:
+        for path in sorted(directory.rglob("*"), reverse=True):
+            before = kept / path.relative_to(directory)
+            if path.name == "catalog.db":
+                # The writer has it open.
+                with closing(sqlite3.connect(before)) as one, closing(sqlite3.connect(path)) as other:
+                    one.backup(other)
+            elif not before.exists() and path.is_dir():
+                path.rmdir()
+            elif not before.exists():
+                path.unlink()
+
+    return set_back
 
 
 def taking(visible: Callable[[], list[Any]], directory: Path) -> Callable[[], list[Any]]:

@@ -297,7 +297,7 @@ def test_a_server_that_crashes_and_comes_back_costs_time_only(started: Any, tmp_
         ({"a": "text"}, {"key": "b"}, None, "expected some of the columns a"),
         ({"a": "text", "b": "text"}, {}, [("one",)], "it has 1 values"),
         ({"a": "text", "b": "text"}, {}, [{"a": 1}], "it has no b"),
-        ({"a": "text"}, {}, [(object(),)], "of type object in row"),
+        ({"a": "text"}, {}, [(object(),)], "is of type object: expected None"),
     ],
 )
 def test_what_does_not_fit_is_named(

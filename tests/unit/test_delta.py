@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, HistoryError
+from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
 from crosscut.ids import Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import SinkContext
 from crosscut.testing.s3 import S3Server
@@ -83,6 +83,31 @@ def test_a_column_may_be_wider_than_the_schema(tmp_path: Path) -> None:
     writer = open_writer(cc.delta.sink(str(tmp_path), {"id": "int16"}), 1)
     writer.commit(permit(1), [stage(writer, [(2,)], 1)])
     assert sorted(_ids(str(tmp_path))) == [1, 2]
+
+
+def test_rows_that_break_a_rule_of_the_table_are_refused_before_their_checkpoint_completes(
+    tmp_path: Path,
+) -> None:
+    """P6: else the job could never go on, whatever becomes of the flow."""
+    schema = arrow.schema(
+        [arrow.field("id", arrow.int64()), arrow.field("text", arrow.string(), nullable=False)]
+    )
+    table = deltalake.DeltaTable.create(str(tmp_path), schema=schema)
+    table.alter.add_constraint({"small": "id < 100"})
+    sink = cc.delta.sink(str(tmp_path), {"id": "int64", "text": "string"})
+    sink.check()
+    writer = open_writer(sink, 1)
+    with pytest.raises(RefusedRecordError, match=r"\(100, 'x'\).*id < 100(.|\n)*Invalid data found"):
+        stage(writer, [(1, "x"), (100, "x")], 1)
+    letters: list[Any] = []
+    writer.set_aside = lambda record, _: letters.append(record)
+    rows = [(1, "x"), (100, "x"), (2, None), (2, "y")]
+    handle = stage(writer, rows, 1)
+    assert list(writer.pending_records([handle])) == [{"id": 1, "text": "x"}, {"id": 2, "text": "y"}]
+    writer.commit(permit(1), [handle, stage(writer, [(101, "z")], 2)])
+    assert letters == [(100, "x"), (2, None), (101, "z")]
+    assert sorted(_ids(str(tmp_path))) == [1, 2]
+    writer.close()
 
 
 def test_values_that_delta_keeps_as_others_where_they_divide_a_table_are_refused(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_columns
 from crosscut.errors import ConnectorError
 
-# Arrow's own exceptions are of these kinds, too.
-_REFUSALS = (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError)
+REFUSALS = (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError)
+"""Of values. Arrow's own exceptions are of these kinds, too."""
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
@@ -98,11 +98,12 @@ class RowBatches:
             ConnectorError: One does not fit; the message shows it.
         """
         try:
-            return self._made(rows)
-        except _REFUSALS as error:
+            return self.made(rows)
+        except REFUSALS as error:
             raise self._refused(rows, error) from error
 
-    def _made(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+    def made(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        """Return `rows` as a record batch, or raise one of `REFUSALS`."""
         schema = self._schema
         columns = list(zip(*rows, strict=True))
         for field, values in zip(schema, columns, strict=True):
@@ -115,16 +116,20 @@ class RowBatches:
                 raise ValueError(f"column {field.name!r} takes no None")
         return self._arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
+    def misfit(self, row: tuple[Any, ...], error: Exception) -> str:
+        """Return what people are told of a row that `made` has raised for."""
+        kinds = ", ".join(f"{field.name}: {field.type}" for field in self._schema)
+        return (
+            f"row {shortened(row)} does not fit the schema ({kinds}): {error}; map it to one that does, or "
+            f"change the schema"
+        )
+
     def _refused(self, rows: Sequence[tuple[Any, ...]], error: Exception) -> ConnectorError:
         for row in rows:
             try:
-                self._made([row])
-            except _REFUSALS as found:
-                kinds = ", ".join(f"{field.name}: {field.type}" for field in self._schema)
-                return ConnectorError(
-                    f"{self._location}: row {shortened(row)} does not fit the schema ({kinds}): {found}; map "
-                    f"it to one that does, or change the schema"
-                )
+                self.made([row])
+            except REFUSALS as found:
+                return ConnectorError(f"{self._location}: {self.misfit(row, found)}")
         return ConnectorError(f"{self._location}: {len(rows)} rows do not fit the schema together: {error}")
 
 

@@ -38,7 +38,7 @@ from crosscut.connectors.postgres_changes.pgoutput import (
 )
 from crosscut.connectors.postgres_changes.stream import SESSION, Data, Keepalive, LogStream
 from crosscut.connectors.tables.postgres import LOCK_TIMEOUT_MS, connected, shown
-from crosscut.connectors.tables.rows import quoted
+from crosscut.connectors.tables.rows import quoted, size_bytes
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
@@ -189,10 +189,11 @@ class ChangesReader(SplitReader[Change]):
             while rows := connection.execute(f"fetch {page_rows} from crosscut_rows").fetchall():
                 page_bytes = 0
                 for row in rows:
-                    page_bytes += (size_bytes := _size_bytes(row))
+                    row_bytes = size_bytes(row)
+                    page_bytes += row_bytes
                     record = Change("snapshot", name, dict(zip(table.names, row[1:], strict=True)))
                     read = Position(at.lsn, 0, (*parts, Part(name, row[0], snapshot)), True)
-                    if not self._put(record, read, size_bytes):
+                    if not self._put(record, read, row_bytes):
                         return None
                 fitting = _PAGE_BYTES * len(rows) // page_bytes
                 page_rows = max(1, min(fitting, 2 * page_rows, _PAGE_ROWS_MAX))
@@ -355,19 +356,6 @@ class _Changes:
             loaders.append(kind(oid, self._connection).load)
         seen = Seen(self.position.parts, name) if self.position.parts and name in self._keys else None
         return ChangedTable(relation, self._keys.get(name, ()), loaders, seen)
-
-
-def _size_bytes(value: Any) -> int:
-    """Return about what a value takes that was read from a table."""
-    match value:
-        case str() | bytes():
-            return len(value) + 8
-        case list() | tuple():
-            return sum(map(_size_bytes, value)) + 8
-        case dict():
-            return sum(map(_size_bytes, value.values())) + sum(map(_size_bytes, value)) + 8
-        case _:
-            return 8
 
 
 def _literal(connection: Any, text: str) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from reprlib import repr as shortened
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from crosscut.connectors.arrow_values import schema_of
@@ -22,6 +23,7 @@ from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.connectors.rows import checked_columns, checked_row, row_maker
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.connectors.tables.lake import HeldRows, note_of, noted, place_of, without_secrets
+from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, tried
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, TaskId
@@ -41,6 +43,10 @@ _COMMITS_MAX = 1_000
 
 _NO_VALUE = ("", "__HIVE_DEFAULT_PARTITION__")
 """Texts that Delta keeps as no value in a column that divides the table."""
+
+_CONSTRAINT = "delta.constraints."
+_INVALID = "Invalid data found"
+"""So begins what the library says of rows that break a rule of the table."""
 
 _WIDER = {
     "byte": ("short", "integer", "long"),
@@ -134,26 +140,50 @@ class _Delta(Database):
         self._held = HeldRows(sink.schema, self._what, "delta")
         self._redacted = Redaction(sink.location)
         self._partitioned_by = sink.partition_by
+        # Looked up once a writer.
+        self._rules: _Rules | None = None
 
-    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
+    def tried(self, rows: Sequence[Row], *, only_first: bool) -> Tried:
+        if self._rules is None:
+            self._rules = _rules_of(self.opened())
+        if not self._rules:
+            return tried(rows, self._encoded, lambda _: None, only_first=only_first)
+        with TemporaryDirectory(prefix="crosscut-delta-") as directory, self._explained("try rows for"):
+            table = self._rules.table(directory)
+            return tried(rows, self._encoded, lambda data: self._attempt(table, data), only_first=only_first)
+
+    def _attempt(self, table: Any, data: bytes) -> None:
+        library = required("deltalake", "delta")
+        try:
+            library.write_deltalake(table, self._held.decoded(data), mode="append")
+        except library.exceptions.DeltaError as error:
+            text = str(error)
+            if _INVALID not in text:
+                raise
+            raise RowsRefused(f"{self._rules}: {text[text.index(_INVALID) :]}") from error
+
+    def _encoded(self, rows: Sequence[Row]) -> bytes:
         data = self._held.encoded(rows)
         self._check_partitions(rows)
         return data
 
-    def _check_partitions(self, rows: list[tuple[Any, ...]]) -> None:
+    def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
+        yield from self._held.decoded(data).to_pylist()
+
+    def _check_partitions(self, rows: Sequence[Row]) -> None:
         names = self._sink.schema.names
         for name in set(self._partitioned_by) & set(names):
             index = names.index(name)
             for row in rows:
                 if row[index] in _NO_VALUE:
-                    raise ConnectorError(
-                        f"{self._what} is divided by {name}, and row {shortened(row)} has {row[index]!r} "
-                        f"there, which Delta keeps as no value: map it to None, or to another text"
+                    raise RowsRefused(
+                        f"it is divided by {name}, and row {shortened(row)} has {row[index]!r} there, which "
+                        f"Delta keeps as no value: map it to None, or to another text"
                     )
                 if isinstance(row[index], bytes | bytearray | memoryview):
-                    raise ConnectorError(
-                        f"{self._what} is divided by {name}, and row {shortened(row)} has bytes there, which "
-                        f"Delta keeps as another text: map them to a text, such as value.hex()"
+                    raise RowsRefused(
+                        f"it is divided by {name}, and row {shortened(row)} has bytes there, which Delta "
+                        f"keeps as another text: map them to a text, such as value.hex()"
                     )
 
     @contextmanager
@@ -232,6 +262,39 @@ class _Delta(Database):
 
     def _shown(self, text: str) -> str:
         return without_secrets(self._redacted(text), self._sink.storage_options)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What a table asks of its rows beside their types; false if nothing.
+
+    Attributes:
+        constraints: Conditions in SQL, by name.
+    """
+
+    schema: Any
+    constraints: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.constraints) or not all(field.nullable for field in self.schema.fields)
+
+    def __str__(self) -> str:
+        needed = [f"{field.name} is not null" for field in self.schema.fields if not field.nullable]
+        return f"rows must fulfil {', '.join([*self.constraints.values(), *needed])}"
+
+    def table(self, directory: str) -> Any:
+        """Return a table with these rules, in a directory of its own."""
+        library = required("deltalake", "delta")
+        made = library.DeltaTable.create(directory, schema=self.schema)
+        for name, condition in self.constraints.items():
+            made.alter.add_constraint({name: condition})
+        return made
+
+
+def _rules_of(table: Any) -> _Rules:
+    found = table.metadata().configuration.items()
+    constraints = {name.removeprefix(_CONSTRAINT): one for name, one in found if name.startswith(_CONSTRAINT)}
+    return _Rules(table.schema(), constraints)
 
 
 class _DeltaSession(Session):

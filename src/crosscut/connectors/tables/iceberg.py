@@ -19,6 +19,7 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_columns, checked_row, row_maker
 from crosscut.connectors.secrets import Environment, revealed, shown
 from crosscut.connectors.tables.lake import HeldRows, note_of, noted, place_of, without_secrets
+from crosscut.connectors.tables.trial import Row, Tried, tried
 from crosscut.connectors.tables.writer import Database, Overtaken, Session, TableWriter
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
@@ -138,8 +139,12 @@ class _Iceberg(Database):
         self._held = HeldRows(sink.schema, self._what, _EXTRA)
         self._catalog: Any = None
 
-    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        return self._held.encoded(rows)
+    def tried(self, rows: Sequence[Row], *, only_first: bool) -> Tried:
+        # The schema is the table's, or narrower: what it takes the table takes.
+        return tried(rows, self._held.encoded, lambda _: None, only_first=only_first)
+
+    def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
+        yield from self._held.decoded(data).to_pylist()
 
     @contextmanager
     def transaction(self) -> Iterator[_IcebergSession]:

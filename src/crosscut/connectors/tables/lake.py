@@ -7,11 +7,13 @@ marker of the task: how far it has committed, in which epoch, and whose driver t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from crosscut.connectors.arrow_values import RowBatches
+from crosscut.connectors.arrow_values import REFUSALS, RowBatches
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
+from crosscut.connectors.tables.trial import Row, RowsRefused
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import CommittedOutput, SinkContext
 from crosscut.urls import HIDDEN
@@ -32,17 +34,23 @@ class HeldRows:
         self._extra = extra
         self._batches = RowBatches(schema, what)
 
-    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
+    def encoded(self, rows: Sequence[Row]) -> bytes:
         """Return rows, at least one, as bytes.
 
         Raises:
-            ConnectorError: One does not fit; the message shows it.
+            RowsRefused: One does not fit the schema.
         """
         arrow = required("pyarrow", self._extra)
+        try:
+            batch = self._batches.made(rows)
+        except REFUSALS as error:
+            if len(rows) == 1:
+                raise RowsRefused(self._batches.misfit(rows[0], error)) from error
+            raise RowsRefused(str(error)) from error
         data = arrow.BufferOutputStream()
         options = arrow.ipc.IpcWriteOptions(compression="lz4")
         with arrow.ipc.new_stream(data, self._schema, options=options) as stream:
-            stream.write_batch(self._batches.batch(rows))
+            stream.write_batch(batch)
         return bytes(data.getvalue())
 
     def decoded(self, data: bytes) -> Any:

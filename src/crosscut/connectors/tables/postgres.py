@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from reprlib import repr as shortened
 from typing import Any
-from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
+from crosscut.connectors.tables.postgres_shape import Shape, collisions, shape_of, temporary_table
+from crosscut.connectors.tables.postgres_text import lines_of, texter
 from crosscut.connectors.tables.rows import Table, quoted
+from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, check_key, tried
 from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, marker_of
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import CommittedOutput, SinkContext
 
 CONNECT_TIMEOUT_S = 15
+
+SESSION = {"client_encoding": "UTF8"}
+"""Of every connection: text is written as UTF-8, whatever the database has it in."""
+
 LOCK_TIMEOUT_MS = 60_000
 """For a lock that somebody else holds on the table or the marker."""
 
-_MARKERS = "crosscut_markers"
+MARKERS = "crosscut_markers"
 _COLUMNS = f"target, {MARKER_COLUMNS}"
 _CREATE_MARKERS = f"""
-    create table if not exists {_MARKERS} (
+    create table if not exists {MARKERS} (
         target text not null, lineage text not null, sink text not null, vertex text not null,
         task bigint not null, epoch bigint not null, driver text not null, checkpoint bigint not null,
         primary key (target, lineage, sink, vertex, task))
@@ -34,41 +38,91 @@ _CREATE_MARKERS = f"""
 # Two sessions that make a table at the same moment collide in the catalogue, "if not exists" or not.
 _MAKING = "select pg_advisory_xact_lock(hashtext('crosscut tables'))"
 
-_ESCAPES = str.maketrans(
-    {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
-)
+# Of values that the server refuses in any try: data, constraints, a view's check, limits of size, triggers.
+_REFUSALS = ("22", "23", "44", "54", "P0")
+_COLUMN = re.compile(r"^COPY crosscut_rows, line \d+, column ([^:]+?)(:|$)")
 
 
 class PostgresDatabase(Database):
     """A table of one server, over one connection at a time."""
 
-    def __init__(self, conninfo: str | Environment, table: Table) -> None:
+    def __init__(self, conninfo: str | Environment, table: Table, time_zone: str | None = None) -> None:
         self._conninfo = conninfo
         self._table = table
         self._location = f"Postgres table {table.name}"
+        self._zone = None if time_zone is None else ZoneInfo(time_zone)
         self._connection: Any = None
+        # Known as soon as there is a connection.
+        self._shape = Shape((), (), (), is_tried_in_place=True)
+        self._texters: list[Callable[[Any], str]] = []
 
-    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        location = self._location
-        lines = ["\t".join([_text(value, row, location) for value in row]) for row in rows]
+    def another(self) -> PostgresDatabase:
+        """Return the same table over a connection of its own."""
+        return PostgresDatabase(self._conninfo, self._table, self._zone.key if self._zone else None)
+
+    def tried(self, rows: Sequence[Row], *, only_first: bool) -> Tried:
+        for is_last in (False, True):
+            try:
+                return self._tried_once(rows, only_first=only_first)
+            except ConnectorError:
+                # The server was restarted since the last checkpoint, perhaps; then the next connection works.
+                if is_last or self._connection is not None:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _tried_once(self, rows: Sequence[Row], *, only_first: bool) -> Tried:
+        with self._opened() as connection:
+            is_in_place = self._shape.is_tried_in_place
+            # The temporary table is emptied at the end of the transaction only if that is kept.
+            with connection.transaction(force_rollback=is_in_place):
+                session = PostgresSession(connection, self._table, self._location)
+                if is_in_place:
+                    # Those that are checked at the end of a transaction otherwise.
+                    connection.execute("set constraints all immediate")
+                    return tried(rows, self.encoded, session.attempt, only_first=only_first)
+                if self._shape.unique:
+                    # Of the rows that are tried nothing is known: whole tables must not be read for them.
+                    for way in ("hashjoin", "mergejoin", "seqscan"):
+                        connection.execute(f"set local enable_{way} = off")
+                found = collisions(self._table, self._shape)
+                return tried(
+                    rows, self.encoded, lambda data: session.try_aside(data, found), only_first=only_first
+                )
+
+    def encoded(self, rows: Sequence[Row]) -> bytes:
+        """Return rows, at least one, as COPY takes them.
+
+        Raises:
+            RowsRefused: A value can't be written as its column needs it.
+        """
+        check_key(self._table, rows)
+        texters = self._texters
         try:
+            lines = [
+                "\t".join([text(value) for text, value in zip(texters, row, strict=True)]) for row in rows
+            ]
             return ("\n".join(lines) + "\n").encode()
-        except UnicodeEncodeError as error:
-            raise ConnectorError(
-                f"{location}: text that is no Unicode can't be stored: {error}", is_permanent=True
-            ) from error
+        except (ValueError, OverflowError) as error:
+            raise RowsRefused(str(error)) from error
+
+    def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
+        for line in lines_of(data):
+            yield dict(zip(self._table.columns, line, strict=True))
 
     @contextmanager
-    def transaction(self) -> Iterator[PostgresSession]:
+    def _opened(self) -> Iterator[Any]:
         psycopg = required("psycopg", "postgres")
         try:
-            connection = self._connected()
-            with connection.transaction():
-                yield PostgresSession(connection, self._table, self._location)
+            yield self._connected()
         except psycopg.Error as error:
             # Committed or not: the next attempt asks the marker, over a connection of its own.
             self.close()
             raise ConnectorError(f"{self._location}: {shown(error)}") from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresSession]:
+        with self._opened() as connection, connection.transaction():
+            yield PostgresSession(connection, self._table, self._location)
 
     @contextmanager
     def outside_transactions(self) -> Iterator[PostgresSession]:
@@ -106,26 +160,39 @@ class PostgresDatabase(Database):
 
     def _prepare(self, connection: Any) -> None:
         table = self._table
-        connection.execute(_MAKING)
-        connection.execute(_CREATE_MARKERS)
-        if table.making:
-            connection.execute(table.making)
-        found = [
-            name
-            for (name,) in connection.execute(
-                "select attname from pg_attribute where attrelid = to_regclass(%s) and attnum > 0 "
-                "and not attisdropped order by attnum",
-                (quoted(table.name),),
-            )
-        ]
-        table.check_columns(found, self._location)
-        if table.key:
-            # Once a connection, not once a transaction: each would leave dead rows in the catalogue.
-            connection.execute(
-                f"create temporary table crosscut_rows on commit delete rows as "
-                f"select {', '.join(map(quoted, table.columns))} from {quoted(table.name)} with no data"
-            )
-            connection.execute("alter table crosscut_rows add column crosscut_order bigserial")
+        made_if_missing(
+            connection, {MARKERS: _CREATE_MARKERS, **({table.sql: table.making} if table.making else {})}
+        )
+        self._shape = shape = shape_of(connection, table, self._location)
+        self._texters = [texter(kind, self._zone) for kind in shape.types]
+        if table.key or not shape.is_tried_in_place:
+            for statement in temporary_table(table, shape):
+                connection.execute(statement)
+
+
+def made_if_missing(connection: Any, tables: Mapping[str, str]) -> None:
+    """Make tables that are not there.
+
+    A user that may make none uses those that are there: "if not exists" asks for the right in any case.
+
+    Args:
+        tables: By their name in SQL, the statements that make them.
+
+    Raises:
+        ConnectorError: One is missing, and can't be made.
+    """
+    for name, statement in tables.items():
+        if connection.execute("select to_regclass(%s) is null", (name,)).fetchone() == (True,):
+            errors = required("psycopg", "postgres").errors
+            connection.execute(_MAKING)
+            try:
+                connection.execute(statement)
+            except (errors.InsufficientPrivilege, errors.InvalidSchemaName) as error:
+                raise ConnectorError(
+                    f"table {name} is not there, and this user can't make it: {shown(error)}. Have it "
+                    f"made, with "
+                    f"the rights to select, insert and update: {' '.join(statement.split())}"
+                ) from None
 
 
 class PostgresSession(Session):
@@ -140,12 +207,16 @@ class PostgresSession(Session):
         """Execute a statement, and return the cursor."""
         return self._connection.execute(statement, parameters or None)
 
+    def make(self, tables: Mapping[str, str]) -> None:
+        """See `made_if_missing`."""
+        made_if_missing(self._connection, tables)
+
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         task = context.task
-        owner = (self._table.name, context.lineage, context.sink_uid, task.vertex, task.index)
+        owner = (self._table.target, context.lineage, context.sink_uid, task.vertex, task.index)
         # There must be a row to lock: two who begin at once would both find none.
         made = self._connection.execute(
-            f"insert into {_MARKERS} ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, 0) "
+            f"insert into {MARKERS} ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, 0) "
             "on conflict do nothing",
             (*owner, context.epoch, context.driver),
         ).rowcount
@@ -158,11 +229,11 @@ class PostgresSession(Session):
 
     def markers(self) -> tuple[CommittedOutput, ...]:
         """Return the markers of all tasks that have ever written to the table."""
-        return self._markers("order by lineage, sink, vertex, task", (self._table.name,))
+        return self._markers("order by lineage, sink, vertex, task", (self._table.target,))
 
     def _markers(self, condition: str, parameters: tuple[Any, ...]) -> tuple[CommittedOutput, ...]:
         rows = self._connection.execute(
-            f"select {MARKER_COLUMNS} from {_MARKERS} where target = %s {condition}",
+            f"select {MARKER_COLUMNS} from {MARKERS} where target = %s {condition}",
             parameters,
         )
         return tuple(marker_of(self._location, row) for row in rows)
@@ -170,13 +241,13 @@ class PostgresSession(Session):
     def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         task = context.task
         self._connection.execute(
-            f"update {_MARKERS} set epoch = %s, driver = %s, checkpoint = %s "
+            f"update {MARKERS} set epoch = %s, driver = %s, checkpoint = %s "
             "where target = %s and lineage = %s and sink = %s and vertex = %s and task = %s",
             (
                 context.epoch,
                 context.driver,
                 checkpoint_id,
-                self._table.name,
+                self._table.target,
                 context.lineage,
                 context.sink_uid,
                 task.vertex,
@@ -185,8 +256,10 @@ class PostgresSession(Session):
         )
 
     def insert(self, data: bytes) -> int:
+        if not data:
+            return 0
         table = self._table
-        target, columns = quoted(table.name), ", ".join(map(quoted, table.columns))
+        target, columns = table.sql, ", ".join(map(quoted, table.columns))
         if not table.key:
             return self._copied(f"copy {target} ({columns}) from stdin", data)
         # A key may come more than once in a checkpoint: the order of arrival decides.
@@ -199,6 +272,35 @@ class PostgresSession(Session):
         self._connection.execute("truncate crosscut_rows")
         return count
 
+    def attempt(self, data: bytes) -> int:
+        """Add rows, or raise RowsRefused and add none."""
+        with self._refusing():
+            return self.insert(data)
+
+    def try_aside(self, data: bytes, collisions: Sequence[tuple[str, str]]) -> None:
+        """Add rows to the temporary table, or raise RowsRefused and add none.
+
+        Args:
+            collisions: Queries that find a row which is forbidden, with the reason.
+        """
+        columns = ", ".join(map(quoted, self._table.columns))
+        with self._refusing():
+            self._copied(f"copy crosscut_rows ({columns}) from stdin", data)
+            for query, reason in collisions:
+                if self._connection.execute(query).fetchone() is not None:
+                    raise RowsRefused(reason)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        psycopg = required("psycopg", "postgres")
+        try:
+            with self._connection.transaction():
+                yield
+        except psycopg.Error as error:
+            if error.sqlstate is None or not error.sqlstate.startswith(_REFUSALS):
+                raise
+            raise RowsRefused(_reason(error)) from error
+
     def _copied(self, statement: str, data: bytes) -> int:
         cursor = self._connection.cursor()
         with cursor.copy(statement) as copy:
@@ -206,36 +308,11 @@ class PostgresSession(Session):
         return int(cursor.rowcount)
 
 
-def _text(value: Any, row: tuple[Any, ...], location: str) -> str:
-    """Return `value` as COPY takes it in its text format."""
-    if value is None:
-        return "\\N"
-    kind = type(value)
-    if kind is str:
-        if "\0" in value:
-            raise ConnectorError(
-                f"{location}: text in row {shortened(row)} holds a zero byte, which Postgres refuses"
-            )
-        return str(value.translate(_ESCAPES))
-    if kind is bool:
-        return "t" if value else "f"
-    if isinstance(value, int | float | Decimal | UUID):
-        return str(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds()} seconds"
-    if isinstance(value, bytes | bytearray | memoryview):
-        return "\\\\x" + bytes(value).hex()
-    if isinstance(value, dict | list | tuple):
-        with suppress(TypeError, ValueError):
-            return json.dumps(value, allow_nan=False).translate(_ESCAPES)
-    raise ConnectorError(
-        f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
-        "expected "
-        f"None, bool, int, float, str, bytes, a date, time or duration, Decimal, UUID, or JSON",
-        is_permanent=True,
-    )
+def _reason(error: Any) -> str:
+    """Return why the server refuses rows, with the column if it says which."""
+    of_copy = _COLUMN.match(error.diag.context or "")
+    column = error.diag.column_name or (of_copy[1] if of_copy else None)
+    return shown(error) + (f", column {column}" if column else "")
 
 
 def checked_conninfo(conninfo: object) -> str | Environment:
@@ -247,6 +324,22 @@ def checked_conninfo(conninfo: object) -> str | Environment:
     if isinstance(conninfo, Environment) or (isinstance(conninfo, str) and "\0" not in conninfo):
         return conninfo
     raise ConnectorError("conninfo: expected text as libpq takes it, such as 'host=db dbname=shop'")
+
+
+def checked_zone(time_zone: object) -> str | None:
+    """Return `time_zone` if it is one, or None.
+
+    Raises:
+        ConnectorError: It is not.
+    """
+    if time_zone is None:
+        return None
+    with suppress(ValueError, OSError, ZoneInfoNotFoundError):
+        if isinstance(time_zone, str):
+            return ZoneInfo(time_zone).key
+    raise ConnectorError(
+        f"time_zone={time_zone!r}: expected the name of a time zone, such as 'UTC' or 'Europe/Berlin'"
+    )
 
 
 def readable_conninfo(conninfo: str | Environment) -> str:
@@ -279,7 +372,7 @@ def connected(conninfo: str | Environment, **options: str) -> Any:
         readable_conninfo(conninfo),
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
-        **{"application_name": "crosscut", **options},
+        **{"application_name": "crosscut", **SESSION, **options},
     )
 
 

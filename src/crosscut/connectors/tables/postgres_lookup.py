@@ -12,7 +12,13 @@ from typing import Any, Literal
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
-from crosscut.connectors.tables.postgres import CONNECT_TIMEOUT_S, checked_conninfo, readable_conninfo, shown
+from crosscut.connectors.tables.postgres import (
+    CONNECT_TIMEOUT_S,
+    SESSION,
+    checked_conninfo,
+    readable_conninfo,
+    shown,
+)
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import ConnectorError
 
@@ -191,6 +197,7 @@ class _Pool:
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S,
             application_name="crosscut",
+            **SESSION,
         )
 
     def __del__(self) -> None:

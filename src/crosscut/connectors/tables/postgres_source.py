@@ -17,7 +17,7 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_columns
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.postgres import checked_conninfo, connected, shown
-from crosscut.connectors.tables.rows import quoted
+from crosscut.connectors.tables.rows import checked_name, qualified, quoted
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
@@ -54,7 +54,7 @@ def source(
 
     Args:
         conninfo: See `crosscut.postgres.sink`.
-        table: Its name, in the first schema of the search path that has it.
+        table: Its name, in the first schema of the search path that has it, or with its schema: "app.orders".
         key: Columns that tell rows apart, not null and with a unique index; mostly the primary key.
         columns: Which to read; default: all.
 
@@ -67,10 +67,10 @@ def source(
         >>> orders = cc.postgres.source("dbname=shop", "orders", key="id")
     """
     checked_conninfo(conninfo)
-    if not isinstance(table, str) or not table or "\0" in table:
-        raise ConnectorError(f"table={table!r}: expected the name of a table")
     names = checked_columns([key] if isinstance(key, str) else key)
-    return PostgresSource(conninfo, table, names, None if columns is None else checked_columns(columns))
+    return PostgresSource(
+        conninfo, checked_name(table), names, None if columns is None else checked_columns(columns)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class PostgresSource(Source[dict[str, Any]]):
 
     def _splits(self, connection: Any, parallelism: int) -> list[Split]:
         types = self.key_types(connection)
-        query = f"select {', '.join(self.key_as_text)} from {quoted(self.table)} t order by "
+        query = f"select {', '.join(self.key_as_text)} from {qualified(self.table)} t order by "
         first = connection.execute(query + f"{', '.join(self.key_in_order)} limit 1").fetchone()
         descending = ", ".join(f"{one} desc" for one in self.key_in_order)
         last = connection.execute(query + f"{descending} limit 1").fetchone()
@@ -149,7 +149,7 @@ class PostgresSource(Source[dict[str, Any]]):
         Raises:
             ConnectorError: It is no key of the table.
         """
-        rows = connection.execute(_KEY, {"key": list(self.key), "table": quoted(self.table)}).fetchall()
+        rows = connection.execute(_KEY, {"key": list(self.key), "table": qualified(self.table)}).fetchall()
         there = {name: (kind, is_set) for name, kind, is_set, _ in rows}
         if not there:
             raise ConnectorError(f"{self.describe()} is not there")
@@ -220,7 +220,7 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
             bound = ", ".join(f"%s::{_literal(kind)}" for kind in self._types)
             where = f"({key}) <= ({bound})" + (f" and ({key}) > ({bound})" if after is not None else "")
             wanted = ["t.*"] if source.columns is None else [f"t.{quoted(name)}" for name in source.columns]
-            what = _literal(f"{', '.join([*source.key_as_text, *wanted])} from {quoted(source.table)} t")
+            what = _literal(f"{', '.join([*source.key_as_text, *wanted])} from {qualified(source.table)} t")
             query = f"select {what} where {where} order by {key} limit {source.page_rows}"
             cursor = self._connection.execute(query, [*self._to, *(after or ())])
             count = len(source.key)

@@ -16,18 +16,22 @@ from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.tables.postgres import PostgresDatabase, PostgresSession
+from crosscut.connectors.tables.trial import RowsRefused
+from crosscut.connectors.tables.writer import accepted
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history
+from crosscut.protocol.job.history import check_history, check_not_set_back
 
 _PREPARED = "crosscut_prepared"
-_CREATE = f"""
+PREPARED = {
+    _PREPARED: f"""
     create table if not exists {_PREPARED} (
         target text not null, lineage text not null, sink text not null, vertex text not null,
         task bigint not null, checkpoint bigint not null,
         primary key (target, lineage, sink, vertex, task, checkpoint))
 """
+}
 _OURS = "target = %s and lineage = %s and sink = %s and vertex = %s and task = %s"
 
 
@@ -40,7 +44,7 @@ def check_allowed(session: PostgresSession) -> None:
             "three for each task of the sink or more, and restart the server; or leave two_phase out: then "
             "rows are held in the snapshot, and nothing is asked of the server"
         )
-    session.execute(_CREATE)
+    session.make(PREPARED)
 
 
 def with_prepared(session: PostgresSession, table: str) -> tuple[CommittedOutput, ...]:
@@ -67,7 +71,7 @@ class TwoPhaseWriter(SinkWriter):
     """See the module.
 
     Args:
-        table: The name of the table that is written to.
+        table: The name of the table that is written to, as markers have it.
         to_row: Makes a row of a record.
         location: What errors call the table.
     """
@@ -90,19 +94,22 @@ class TwoPhaseWriter(SinkWriter):
         # Unique in all databases of the server, and the same for this task in all epochs.
         self._prefix = f"crosscut-{digest}-"
         self._restored: CommitPermit | None = None
+        # Up to there the server has confirmed the commit to this writer.
+        self._confirmed = CheckpointId(0)
         self._open: list[tuple[Any, ...]] = []
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         self._restored = permit
         pending = [self._checked(handle) for handle in handles]
         with self._database.transaction() as session:
-            session.execute(_CREATE)
+            session.make(PREPARED)
             marker = session.marker(self._context)
             there = max(marker.checkpoint_id if marker else 0, self._newest(session))
             if marker is not None:
                 check_history(self._context, permit, [replace(marker, checkpoint_id=CheckpointId(there))])
+            check_not_set_back(self._context, permit, CheckpointId(there), self._location)
             session.mark(self._context, CheckpointId(there))
-        self._commit(pending)
+        self._commit(permit, pending)
         self._sweep()
 
     def write(self, records: list[Any]) -> None:
@@ -117,11 +124,23 @@ class TwoPhaseWriter(SinkWriter):
     def prepare(self, transaction: Any) -> JSON:
         checkpoint_id, rows = transaction
         name = f"{self._prefix}{self._context.epoch}-{checkpoint_id}"
-        data = self._database.encoded(rows)
+        try:
+            return self._prepared(checkpoint_id, name, len(rows), self._database.encoded(rows))
+        except RowsRefused:
+            # Rows are tried only then: to prepare them is a try, too.
+            count, data = accepted(self, self._database, rows, self._location)
+        try:
+            return self._prepared(checkpoint_id, name, count, data)
+        except RowsRefused as error:
+            raise ConnectorError(f"{self._location}: {error.reason}") from error
+
+    def _prepared(self, checkpoint_id: CheckpointId, name: str, count: int, data: bytes) -> JSON:
         with self._database.outside_transactions() as session:
             self._check_epoch(session)
             session.execute("begin")
-            session.insert(data)
+            # While it can be told which row is refused, not at the end.
+            session.execute("set constraints all immediate")
+            session.attempt(data)
             session.execute(
                 f"insert into {_PREPARED} values (%s, %s, %s, %s, %s, %s)", *self._owner, checkpoint_id
             )
@@ -132,20 +151,25 @@ class TwoPhaseWriter(SinkWriter):
             except ConnectorError:
                 session.execute(f"rollback prepared '{name}'")
                 raise
-        return {"checkpoint": checkpoint_id, "prepared": name, "rows": len(rows)}
+        return {"checkpoint": checkpoint_id, "prepared": name, "rows": count}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        self._commit([self._checked(handle) for handle in handles])
+        self._commit(permit, [self._checked(handle) for handle in handles])
 
     def close(self) -> None:
         self._database.close()
 
-    def _commit(self, pending: Sequence[tuple[CheckpointId, str]]) -> None:
+    def _commit(self, permit: CommitPermit | None, pending: Sequence[tuple[CheckpointId, str]]) -> None:
+        if not pending:
+            return
+        with self._database.transaction() as session:
+            marker = session.marker(self._context)
+            there = CheckpointId(max(marker.checkpoint_id if marker else 0, self._newest(session)))
+            check_not_set_back(self._context, permit, there, self._location, confirmed=self._confirmed)
+            self._checked_marker(marker)
         for checkpoint_id, name in pending:
             with self._database.outside_transactions() as session:
                 self._commit_one(session, checkpoint_id, name)
-        if not pending:
-            return
         with self._database.transaction() as session:
             marker = self._check_epoch(session)
             up_to = max(pending)[0]
@@ -154,6 +178,7 @@ class TwoPhaseWriter(SinkWriter):
             session.execute(
                 f"delete from {_PREPARED} where {_OURS} and checkpoint <= %s", *self._owner, up_to
             )
+        self._confirmed = max(self._confirmed, up_to)
         # The server may have been at it still when `recover` looked, for a process that is dead.
         self._sweep()
 
@@ -173,7 +198,9 @@ class TwoPhaseWriter(SinkWriter):
 
     def _check_epoch(self, session: PostgresSession) -> CommittedOutput:
         """Return the marker, if it is still ours."""
-        marker = session.marker(self._context)
+        return self._checked_marker(session.marker(self._context))
+
+    def _checked_marker(self, marker: CommittedOutput | None) -> CommittedOutput:
         if marker is None:
             raise ConnectorError(
                 f"{self._location}: the marker of task {self._context.task} in crosscut_markers is gone; it "

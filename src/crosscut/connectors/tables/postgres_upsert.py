@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any
 
 from crosscut.connectors.rows import checked_row, row_maker
 from crosscut.connectors.secrets import Environment
-from crosscut.connectors.tables.postgres import PostgresDatabase, checked_conninfo
-from crosscut.connectors.tables.rows import Columns, Table, table_of
+from crosscut.connectors.tables.postgres import PostgresDatabase, checked_conninfo, checked_zone
+from crosscut.connectors.tables.rows import Columns, Table, size_bytes, table_of
+from crosscut.connectors.tables.trial import Refused, Row, tried
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history
+from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Guarantee, Sink, SinkContext, SinkWriter
+from crosscut.protocol.job.history import check_history, check_not_set_back
+
+WAITING_BYTES_MAX = 16 << 20
+"""Rows that wait to be written, or are being written; beyond that `write` waits."""
+
+BATCH_BYTES = 4 << 20
+"""In one transaction, and one call of `write` more: so `write` does not wait for long."""
 
 
 def upsert(
@@ -25,6 +33,7 @@ def upsert(
     *,
     key: str | Sequence[str],
     row: Callable[[Any], Any] | None = None,
+    time_zone: str | None = None,
 ) -> Sink:
     """Return a sink that writes rows at once, each in the place of the one with the same key.
 
@@ -37,8 +46,9 @@ def upsert(
         conninfo: See `crosscut.postgres.sink`.
         table: Likewise.
         columns: Likewise.
-        key: Columns that tell rows apart; there must be a unique index on them.
+        key: Columns that tell rows apart; there must be a unique index on them, and they must not be null.
         row: Takes a record, returns a row. Default: the record itself.
+        time_zone: See `crosscut.postgres.sink`.
 
     Raises:
         ConnectorError: An argument is not as described. Later: as with `crosscut.postgres.sink`.
@@ -52,7 +62,7 @@ def upsert(
     found = table_of(table, columns, key)
     if not found.key:
         raise ConnectorError("key=None: expected the columns that tell rows apart, such as key='id'")
-    return PostgresUpsert(checked_conninfo(conninfo), found, row)
+    return PostgresUpsert(checked_conninfo(conninfo), found, row, checked_zone(time_zone))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +72,7 @@ class PostgresUpsert(Sink):
     conninfo: str | Environment
     table: Table
     row: Callable[[Any], Any] | None
+    time_zone: str | None = None
 
     def __repr__(self) -> str:
         return f"crosscut.postgres.upsert({self.table.name!r})"
@@ -88,20 +99,22 @@ class PostgresUpsert(Sink):
         """Make the writer of one task for one epoch."""
         location = f"Postgres table {self.table.name}"
         to_row = row_maker(self.table.columns, self.row, f"table {self.table.name!r}")
-        return UpsertWriter(PostgresDatabase(self.conninfo, self.table), to_row, context, location)
+        database = PostgresDatabase(self.conninfo, self.table, self.time_zone)
+        return UpsertWriter(database, to_row, context, location)
 
 
 class UpsertWriter(SinkWriter):
     """Writes in a thread, one batch after the other; what has come meanwhile is the next batch.
 
-    Each batch is a transaction that locks the marker of the task, as `TableWriter` does. The marker says no
-    checkpoint, but it fences: a process that is believed dead can't put old values over new ones.
+    Each batch is a transaction that locks the marker of the task, as `TableWriter` does. The marker fences: a
+    process that is believed dead can't put old values over new ones. It also names the newest complete
+    checkpoint that has its rows in the table.
     """
 
     def __init__(
         self,
         database: PostgresDatabase,
-        to_row: Callable[[Any], tuple[Any, ...]],
+        to_row: Callable[[Any], Row],
         context: SinkContext,
         location: str,
     ) -> None:
@@ -110,14 +123,21 @@ class UpsertWriter(SinkWriter):
         self._context = context
         self._location = location
         self._restored: CommitPermit | None = None
+        # For markers of complete checkpoints, and up to which the server has confirmed one to this writer.
+        self._noting: PostgresDatabase | None = None
+        self._confirmed = CheckpointId(0)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-upsert")
         # All below is shared with the thread.
         self._changed = Condition()
-        self._waiting: list[tuple[Any, ...]] = []
+        # What each call of `write` has given, with about its size.
+        self._waiting: deque[tuple[list[Row], int]] = deque()
+        self._waiting_bytes = 0
         self._is_writing = False
         self._taken_count = 0
         self._written_count = 0
         self._rotated_count = 0
+        # Rows that the table does not take, with how many had been taken up to each, and why.
+        self._refused: deque[tuple[int, Row, str]] = deque()
         # Once a batch is lost no later checkpoint may be complete, whatever becomes of the next batch.
         self._failure: BaseException | None = None
 
@@ -125,16 +145,26 @@ class UpsertWriter(SinkWriter):
         self._restored = permit
         with self._database.transaction() as session:
             marker = session.marker(self._context)
-            check_history(self._context, permit, [marker] if marker else [])
-            session.mark(self._context, CheckpointId(0))
+            there = marker.checkpoint_id if marker else CheckpointId(0)
+            self._check_history([marker] if marker else [])
+            check_not_set_back(self._context, permit, there, self._location)
+            session.mark(self._context, there)
 
     def write(self, records: list[Any]) -> None:
         rows = list(map(self._to_row, records))
+        rows_bytes = sum(map(size_bytes, rows))
         with self._changed:
+            # The task stops meanwhile, and so do its sources.
+            self._changed.wait_for(
+                lambda: self._failure is not None or self._waiting_bytes < WAITING_BYTES_MAX
+            )
             self._raise_failure()
-            self._waiting += rows
+            if not rows:
+                return
+            self._waiting.append((rows, rows_bytes))
+            self._waiting_bytes += rows_bytes
             self._taken_count += len(rows)
-            if self._waiting and not self._is_writing:
+            if not self._is_writing:
                 self._is_writing = True
                 self._thread.submit(self._write_all)
 
@@ -150,16 +180,35 @@ class UpsertWriter(SinkWriter):
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._written_count >= count)
             self._raise_failure()
+            refused = []
+            while self._refused and self._refused[0][0] <= count:
+                refused.append(self._refused.popleft())
+        for _, row, reason in refused:
+            self._refuse(row, reason)
         return {"checkpoint": checkpoint_id, "written": True}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        """Nothing is left to be done: it has been visible since it was written."""
+        """Note that a complete checkpoint has the rows, so that it can be seen if they are lost again."""
+        if not handles:
+            return
+        # The thread has the other connection.
+        if self._noting is None:
+            self._noting = self._database.another()
+        with self._noting.transaction() as session:
+            marker = session.marker(self._context)
+            there = marker.checkpoint_id if marker else CheckpointId(0)
+            self._check_history([marker] if marker else [])
+            check_not_set_back(self._context, permit, there, self._location, confirmed=self._confirmed)
+            session.mark(self._context, max(permit.checkpoint_id, there))
+        self._confirmed = max(permit.checkpoint_id, there)
 
     def close(self) -> None:
         with self._changed:
             if self._failure is None:
                 self._failure = ConnectorError(f"{self._location}: its writer has been closed")
             self._changed.notify_all()
+        if self._noting is not None:
+            self._noting.close()
         self._thread.submit(self._database.close)
         self._thread.shutdown(wait=False)
 
@@ -170,21 +219,32 @@ class UpsertWriter(SinkWriter):
                 if self._failure is not None or not self._waiting:
                     self._is_writing = False
                     return
-                rows, self._waiting = self._waiting, []
+                rows: list[Row] = []
+                batch_bytes = 0
+                while self._waiting and batch_bytes < BATCH_BYTES:
+                    some, some_bytes = self._waiting.popleft()
+                    rows += some
+                    batch_bytes += some_bytes
             failure: BaseException | None = None
+            refused: tuple[Refused, ...] = ()
             try:
-                self._write_batch(rows)
+                refused = self._write_batch(rows)
             except Exception as error:  # noqa: BLE001 - `write` and `prepare` raise it
                 failure = error
             with self._changed:
+                # What is being written counts as waiting.
+                self._waiting_bytes -= batch_bytes
                 if failure is None:
+                    self._refused += [
+                        (self._written_count + one.index + 1, rows[one.index], one.reason) for one in refused
+                    ]
                     self._written_count += len(rows)
                 elif self._failure is None:
                     self._failure = failure
                 self._changed.notify_all()
 
-    def _write_batch(self, rows: list[tuple[Any, ...]]) -> None:
-        data = self._database.encoded(rows)
+    def _write_batch(self, rows: list[Row]) -> tuple[Refused, ...]:
+        """Write rows in one transaction; return those that become dead letters."""
         with self._database.transaction() as session:
             marker = session.marker(self._context)
             if marker is None:
@@ -192,8 +252,21 @@ class UpsertWriter(SinkWriter):
                     f"{self._location}: the marker of task {self._context.task} in crosscut_markers is "
                     f"gone; nothing was written. It is made anew when the job goes on"
                 )
-            check_history(self._context, self._restored, [marker])
-            session.insert(data)
+            self._check_history([marker])
+            only_first = self.set_aside is None
+            found = tried(rows, self._database.encoded, session.attempt, only_first=only_first).refused
+            for one in found if only_first else ():
+                # Raises, and nothing of the batch is written.
+                self._refuse(rows[one.index], one.reason)
+        return found
+
+    def _check_history(self, found: list[CommittedOutput]) -> None:
+        # What is written again replaces itself, so an older checkpoint may well be gone on from.
+        known = [replace(one, checkpoint_id=CheckpointId(0)) for one in found]
+        check_history(self._context, self._restored, known)
+
+    def _refuse(self, row: Row, reason: str) -> None:
+        self.refuse(row, f"{self._location}: {reason}")
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crosscut.errors import ConnectorError
 
@@ -13,12 +14,17 @@ Columns = Sequence[str] | Mapping[str, str]
 
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_ ]*(\(\d+(, ?\d+)?\))?(\[\])?")
 
+# Case counts, quoted or not: names are quoted in all statements.
+_PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+_NAME = re.compile(rf"({_PART.pattern})(\.({_PART.pattern}))?")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """What a sink writes to.
 
     Attributes:
+        name: As the user writes it: "counts", "app.counts", '"with.dot"'.
         types: By column, "" where the table must be there already.
         key: Rows with equal values in these columns replace each other; empty: rows are appended.
     """
@@ -33,14 +39,29 @@ class Table:
         return tuple(self.types)
 
     @property
+    def sql(self) -> str:
+        """The name in SQL."""
+        return qualified(self.name)
+
+    @property
+    def target(self) -> str:
+        """The name in markers: the same for all spellings of one name."""
+        parts = name_parts(self.name)
+        return parts[0] if len(parts) == 1 else self.sql
+
+    @property
     def making(self) -> str:
         """The statement that makes the table if it is not there; "" where the types are not known."""
         if not all(self.types.values()):
             return ""
-        columns = [f"{quoted(name)} {kind}" for name, kind in self.types.items()]
+        # SQLite takes NULL in a primary key unless told otherwise.
+        columns = [
+            f"{quoted(name)} {kind}{' not null' if name in self.key else ''}"
+            for name, kind in self.types.items()
+        ]
         if self.key:
             columns.append(f"primary key ({', '.join(map(quoted, self.key))})")
-        return f"create table if not exists {quoted(self.name)} ({', '.join(columns)})"
+        return f"create table if not exists {self.sql} ({', '.join(columns)})"
 
     @property
     def replacing(self) -> str:
@@ -71,8 +92,7 @@ def table_of(name: object, columns: object, key: object) -> Table:
     Raises:
         ConnectorError: They describe none.
     """
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise ConnectorError(f"table={name!r}: expected the name of a table")
+    name = checked_name(name)
     if isinstance(columns, Mapping):
         types = dict(columns)
     elif isinstance(columns, Sequence) and not isinstance(columns, str):
@@ -98,6 +118,45 @@ def table_of(name: object, columns: object, key: object) -> Table:
     return Table(name, types, names)
 
 
+def checked_name(name: object) -> str:
+    """Return `name` if it can be that of a table.
+
+    Raises:
+        ConnectorError: It can't.
+    """
+    if isinstance(name, str) and "\0" not in name and _NAME.fullmatch(name) is not None:
+        return name
+    raise ConnectorError(
+        f"table={name!r}: expected the name of a table, 'counts' or with its schema 'app.counts'; a part "
+        f"with a "
+        f"dot stands in double quotes: '\"my.counts\"'"
+    )
+
+
+def name_parts(name: str) -> tuple[str, ...]:
+    """Return the schema, if it is given, and the name of a table."""
+    found = [part[1:-1].replace('""', '"') if part[0] == '"' else part for part in _PART.findall(name)]
+    return tuple(found)
+
+
+def qualified(name: str) -> str:
+    """Return the name of a table, perhaps with its schema, in SQL."""
+    return ".".join(map(quoted, name_parts(name)))
+
+
 def quoted(name: str) -> str:
     """Return `name` as an identifier in SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def size_bytes(value: Any) -> int:
+    """Return about what a value takes of a table."""
+    match value:
+        case str() | bytes():
+            return len(value) + 8
+        case list() | tuple():
+            return sum(map(size_bytes, value)) + 8
+        case dict():
+            return sum(map(size_bytes, value.values())) + sum(map(size_bytes, value)) + 8
+        case _:
+            return 8

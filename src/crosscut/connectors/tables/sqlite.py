@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
-from reprlib import repr as shortened
+from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 import orjson
 
 from crosscut.connectors.local_paths import local_path
 from crosscut.connectors.rows import row_maker
-from crosscut.connectors.tables.rows import Columns, Table, quoted, table_of
+from crosscut.connectors.tables.rows import Columns, Table, name_parts, quoted, table_of
+from crosscut.connectors.tables.sqlite_values import Affinity, affinity_of, mapped_types, parameter, storer
+from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, check_key, tried
 from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, TableWriter, marker_of
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
@@ -35,7 +32,11 @@ _CREATE_MARKERS = f"""
         task integer not null, epoch integer not null, driver text not null, checkpoint integer not null,
         primary key (target, lineage, sink, vertex, task))
 """
-_BYTES = "$bytes"
+# Of a table, what its columns are: name, type, whether it takes NULL, has no default and is no rowid.
+_COLUMNS = """
+    select name, type, "notnull" and dflt_value is null and hidden = 0
+    and not (pk and upper(type) = 'INTEGER') from pragma_table_xinfo(?) where hidden in (0, 2, 3)
+"""
 
 
 def sink(
@@ -48,13 +49,16 @@ def sink(
 ) -> Sink:
     """Return a sink that writes records as rows of a table, exactly once.
 
-    The rows of a checkpoint become visible together, in one transaction, once it is complete.
+    The rows of a checkpoint become visible together, in one transaction, once it is complete. Before
+    that they are tried: a row that the table refuses, or whose value a column would change, is an error that
+    names it.
 
     Args:
         path: The database file, on a local file system; made if it is not there.
         table: Its name; made if it is not there and `columns` has types.
-        columns: Names, in the order of the values of a record, or a dict of names and SQL types.
-        key: Rows that are equal in these columns replace each other, the newest wins. None: append.
+        columns: Names, in the order of the values of a record, or a dict of names and types of SQLite.
+        key: Rows that are equal in these columns replace each other, the newest wins; there must be a unique
+            index on them, and none of them is None. None: append.
         row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
             Default: the record itself.
 
@@ -69,7 +73,14 @@ def sink(
     if row is not None and not callable(row):
         raise ConnectorError(f"row={row!r}: expected a function that takes a record, or None")
     found = os.path.abspath(local_path(path, "path of the SQLite sink"))
-    return SqliteSink(found, table_of(table, columns, key), row)
+    made = table_of(table, columns, key)
+    if name_parts(made.name)[:-1] not in ((), ("main",)):
+        raise ConnectorError(
+            f"table={table!r}: a database of SQLite has no schemas but 'main'; a name with a dot stands "
+            f"in double "
+            f"quotes: '\"{table}\"'"
+        )
+    return SqliteSink(found, replace(made, types=mapped_types(made.types)), row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,18 +127,41 @@ class _Sqlite(Database):
         self._table = table
         self._location = f"table {table.name} in {path}"
         self._connection: sqlite3.Connection | None = None
+        # Of the columns that are written, in order.
+        self._storers: list[Callable[[Any], Any]] = []
 
-    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        return orjson.dumps([[_plain(value, row, self._location) for value in row] for row in rows])
+    def tried(self, rows: Sequence[Row], *, only_first: bool) -> Tried:
+        # The file is locked meanwhile, but nothing is written to the disk.
+        with self.transaction(rolls_back=True) as session:
+            return tried(rows, self._encoded, session.attempt, only_first=only_first)
+
+    def _encoded(self, rows: Sequence[Row]) -> bytes:
+        check_key(self._table, rows)
+        storers = self._storers
+        try:
+            return orjson.dumps(
+                [[store(value) for store, value in zip(storers, row, strict=True)] for row in rows]
+            )
+        except ValueError as error:
+            raise RowsRefused(str(error)) from error
+
+    def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
+        for row in _held(data, self._location):
+            yield dict(zip(self._table.columns, row, strict=True))
 
     @contextmanager
-    def transaction(self) -> Iterator[_SqliteSession]:
+    def transaction(self, *, rolls_back: bool = False) -> Iterator[_SqliteSession]:
+        """See `Database.transaction`.
+
+        Args:
+            rolls_back: Nothing of it stays.
+        """
         try:
             connection = self._connected()
             connection.execute("begin immediate")
             try:
                 yield _SqliteSession(connection, self._table, self._location)
-                connection.execute("commit")
+                connection.execute("rollback" if rolls_back else "commit")
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("rollback")
@@ -163,8 +197,38 @@ class _Sqlite(Database):
         connection.execute(_CREATE_MARKERS)
         if table.making:
             connection.execute(table.making)
-        found = [row[1] for row in connection.execute(f"pragma table_info({quoted(table.name)})")]
-        table.check_columns(found, self._location)
+        (name,) = name_parts(table.name)[-1:]
+        found = {
+            column: (kind, is_needed) for column, kind, is_needed in connection.execute(_COLUMNS, (name,))
+        }
+        table.check_columns(list(found), self._location)
+        if needed := sorted(one for one in found.keys() - set(table.columns) if found[one][1]):
+            raise ConnectorError(
+                f"{self._location}: column {', '.join(needed)} must have a value and has no default; add "
+                f"it to "
+                f"columns="
+            )
+        is_strict = connection.execute(
+            "select strict from pragma_table_list where schema = 'main' and name = ?", (name,)
+        ).fetchone()
+        kinds = [found[column][0] for column in table.columns]
+        self._storers = [
+            # In a strict table a column of this type takes everything as it is.
+            storer(Affinity.BLOB if is_strict == (1,) and kind.upper() == "ANY" else affinity_of(kind))
+            for kind in kinds
+        ]
+        try:
+            nothing = (None,) * len(table.columns)
+            connection.execute(f"explain {insertion(table)}", nothing)
+        except sqlite3.OperationalError as error:
+            if "ON CONFLICT" not in str(error):
+                raise
+            columns = ", ".join(map(quoted, table.key))
+            raise ConnectorError(
+                f"{self._location} has no unique index on ({columns}), by which rows replace each other: "
+                f"'create "
+                f"unique index ... on {table.sql} ({columns})'"
+            ) from error
 
 
 class _SqliteSession(Session):
@@ -172,12 +236,7 @@ class _SqliteSession(Session):
         self._connection = connection
         self._table = table
         self._location = location
-        columns = ", ".join(map(quoted, table.columns))
-        marks = ", ".join("?" * len(table.columns))
-        # Identifiers are quoted, values are parameters.
-        self._insert = f"insert into {quoted(table.name)} ({columns}) values ({marks})"
-        if table.key:
-            self._insert += f" {table.replacing}"
+        self._insert = insertion(table)
 
     def marker(self, context: SinkContext) -> CommittedOutput | None:
         task = context.task
@@ -194,7 +253,7 @@ class _SqliteSession(Session):
         """Return the markers of all tasks that have ever written to the table."""
         rows = self._connection.execute(
             f"select {MARKER_COLUMNS} from {MARKERS} where target = ? order by lineage, sink, vertex, task",
-            (self._table.name,),
+            (self._table.target,),
         )
         return tuple(marker_of(self._location, row) for row in rows)
 
@@ -203,7 +262,7 @@ class _SqliteSession(Session):
         self._connection.execute(
             f"insert or replace into {MARKERS} values (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                self._table.name,
+                self._table.target,
                 context.lineage,
                 context.sink_uid,
                 task.vertex,
@@ -215,43 +274,34 @@ class _SqliteSession(Session):
         )
 
     def insert(self, data: bytes) -> int:
-        try:
-            rows = orjson.loads(data)
-            parameters = [tuple([_stored(value) for value in row]) for row in rows]
-        except (orjson.JSONDecodeError, TypeError, ValueError, KeyError, binascii.Error) as error:
-            raise ConnectorError(
-                f"{self._location}: {len(data)} bytes held for it can't be read: {error}"
-            ) from error
+        parameters = _held(data, self._location)
         self._connection.executemany(self._insert, parameters)
         return len(parameters)
 
-
-def _plain(value: Any, row: tuple[Any, ...], location: str) -> Any:
-    """Return `value` as JSON that says which SQLite value it is."""
-    kind = type(value)
-    if value is None or kind in (str, bool) or (kind is int and -(2**63) <= value < 2**63):
-        return value
-    if kind is float and value == value and abs(value) != float("inf"):
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {_BYTES: base64.b64encode(value).decode()}
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal | UUID):
-        return str(value)
-    if isinstance(value, dict | list | tuple):
-        with suppress(orjson.JSONEncodeError):
-            return orjson.dumps(value).decode()
-    raise ConnectorError(
-        f"{location}: {shortened(value)} of type {kind.__name__} in row {shortened(row)} can't be stored: "
-        "expected "
-        f"None, bool, int of 64 bits, finite float, str, bytes, a date or time, Decimal, UUID, or JSON",
-        is_permanent=True,
-    )
+    def attempt(self, data: bytes) -> None:
+        """Add rows, or raise RowsRefused and add none."""
+        self._connection.execute("savepoint crosscut")
+        try:
+            self.insert(data)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            self._connection.execute("rollback to crosscut")
+            raise RowsRefused(str(error)) from error
+        self._connection.execute("release crosscut")
 
 
-def _stored(value: Any) -> Any:
-    return base64.b64decode(value[_BYTES], validate=True) if isinstance(value, dict) else value
+def insertion(table: Table) -> str:
+    """Return the statement that adds a row; identifiers are quoted, values are parameters."""
+    columns = ", ".join(map(quoted, table.columns))
+    marks = ", ".join("?" * len(table.columns))
+    insert = f"insert into {table.sql} ({columns}) values ({marks})"
+    return f"{insert} {table.replacing}" if table.key else insert
+
+
+def _held(data: bytes, location: str) -> list[Row]:
+    try:
+        return [tuple([parameter(value) for value in row]) for row in orjson.loads(data)]
+    except (orjson.JSONDecodeError, TypeError, KeyError, binascii.Error) as error:
+        raise ConnectorError(f"{location}: {len(data)} bytes held for it can't be read: {error}") from error
 
 
 def _advice(error: sqlite3.Error) -> str:

@@ -1,7 +1,7 @@
 """The sink writer of all databases: the marker, the rows, and the fence in one transaction.
 
-Nothing is staged in the database. The rows of a checkpoint are held in its snapshot; the commit locks
-the marker of the logical task, sees who has written last and up to which checkpoint, adds the rows
+Nothing is staged in the database. The rows of a checkpoint are tried, and held in its snapshot; the commit
+locks the marker of the logical task, sees who has written last and up to which checkpoint, adds the rows
 that are not there yet, and moves the marker. Whatever happens to the answer, the next attempt reads the
 marker and knows.
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from crosscut.connectors.tables.trial import Row, Tried
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history
+from crosscut.protocol.job.history import check_history, check_not_set_back
 
 _ATTEMPTS = 50
 _PAUSE_S = 0.05
@@ -52,19 +53,26 @@ class Session(ABC):
 
     @abstractmethod
     def insert(self, data: bytes) -> int:
-        """Add rows that `Database.encoded` has made; return how many."""
+        """Add the rows of `Tried.data`; return how many."""
 
 
 class Database(ABC):
     """Where a sink's table is. Used by one thread at a time."""
 
     @abstractmethod
-    def encoded(self, rows: list[tuple[Any, ...]]) -> bytes:
-        """Return rows as data, to be held in a snapshot.
+    def tried(self, rows: Sequence[Row], *, only_first: bool) -> Tried:
+        """Find out which rows a commit would refuse, as far as that can be tried; nothing is changed.
+
+        Args:
+            only_first: The first one is enough.
 
         Raises:
-            ConnectorError: A value can't be stored; names the row.
+            ConnectorError: The database can't be reached, or refuses for another reason.
         """
+
+    @abstractmethod
+    def decoded(self, data: bytes) -> Iterable[Mapping[str, Any]]:
+        """Return the rows of `Tried.data`, by column, for people."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Session]:
@@ -81,6 +89,19 @@ class Database(ABC):
         """Close the connection."""
 
 
+def accepted(writer: SinkWriter, database: Database, rows: list[Row], location: str) -> tuple[int, bytes]:
+    """Return how many rows the database takes, and those as data; the writer refuses the others.
+
+    Raises:
+        RefusedRecordError: There are others, and the user did not ask for dead letters.
+        ConnectorError: See `Database.tried`.
+    """
+    found = database.tried(rows, only_first=writer.set_aside is None)
+    for one in found.refused:
+        writer.refuse(rows[one.index], f"{location}: {one.reason}")
+    return len(rows) - len(found.refused), found.data
+
+
 class TableWriter(SinkWriter):
     """See the module.
 
@@ -92,7 +113,7 @@ class TableWriter(SinkWriter):
     def __init__(
         self,
         database: Database,
-        to_row: Callable[[Any], tuple[Any, ...]],
+        to_row: Callable[[Any], Row],
         context: SinkContext,
         location: str,
     ) -> None:
@@ -101,11 +122,18 @@ class TableWriter(SinkWriter):
         self._context = context
         self._location = location
         self._restored: CommitPermit | None = None
-        self._open: list[tuple[Any, ...]] = []
+        # Up to there the database has confirmed the commit to this writer.
+        self._confirmed = CheckpointId(0)
+        self._open: list[Row] = []
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         self._restored = permit
-        self._commit(permit.checkpoint_id if permit else CheckpointId(0), handles)
+        self._commit(permit, permit.checkpoint_id if permit else CheckpointId(0), handles)
+
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[Mapping[str, Any]]:
+        for checkpoint_id, count in map(self._checked, handles):
+            if count:
+                yield from self._database.decoded(self._context.held.data(checkpoint_id))
 
     def begin_attempt(self, handles: Sequence[JSON]) -> None:
         """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
@@ -121,21 +149,22 @@ class TableWriter(SinkWriter):
 
     def prepare(self, transaction: Any) -> JSON:
         checkpoint_id, rows = transaction
-        self._context.held.keep(checkpoint_id, self._database.encoded(rows))
-        return {"checkpoint": checkpoint_id, "rows": len(rows)}
+        count, data = accepted(self, self._database, rows, self._location)
+        self._context.held.keep(checkpoint_id, data)
+        return {"checkpoint": checkpoint_id, "rows": count}
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         pending = [n for n, _ in map(self._checked, handles)]
         if pending:
-            self._commit(max(pending), handles)
+            self._commit(permit, max(pending), handles)
 
     def close(self) -> None:
         self._database.close()
 
-    def _commit(self, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
+    def _commit(self, permit: CommitPermit | None, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._commit_once(up_to, handles)
+                return self._commit_once(permit, up_to, handles)
             except Overtaken as error:
                 if attempt == _ATTEMPTS:
                     raise ConnectorError(
@@ -144,12 +173,14 @@ class TableWriter(SinkWriter):
                 # One of all that want to be next is: so the more they are, the longer it takes.
                 time.sleep(random.uniform(0, min(attempt, 10) * _PAUSE_S))
 
-    def _commit_once(self, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
+    def _commit_once(self, permit: CommitPermit | None, up_to: CheckpointId, handles: Sequence[JSON]) -> None:
         context = self._context
         pending = [self._checked(handle) for handle in handles]
         with self._database.transaction() as session:
             marker = session.marker(context)
             check_history(context, self._restored, [marker] if marker else [])
+            there = marker.checkpoint_id if marker else CheckpointId(0)
+            check_not_set_back(context, permit, there, self._location, confirmed=self._confirmed)
             if marker is None and pending:
                 # The epoch that has made these has had one: what it said is not guessed at.
                 raise ConnectorError(
@@ -158,9 +189,8 @@ class TableWriter(SinkWriter):
                     f"written. Restore the markers from a backup, or begin anew: another checkpoint_dir, "
                     f"another place"
                 )
-            there = marker.checkpoint_id if marker else CheckpointId(0)
             for checkpoint_id, expected in pending:
-                if checkpoint_id <= there:
+                if checkpoint_id <= there or not expected:
                     continue
                 found = session.insert(context.held.data(checkpoint_id))
                 if found != expected:
@@ -169,6 +199,7 @@ class TableWriter(SinkWriter):
                         f"{expected}"
                     )
             session.mark(context, max(up_to, there))
+        self._confirmed = max(up_to, there)
 
     def _checked(self, handle: JSON) -> tuple[CheckpointId, int]:
         match handle:
