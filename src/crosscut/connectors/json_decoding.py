@@ -1,9 +1,13 @@
-"""JSON in, for all decoders: what is nested so deeply that code behind it would fail is refused."""
+"""JSON in, for all decoders. Integers are exact; what is nested so deeply that code behind it would fail is
+refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, cast
 
 import orjson
 
@@ -13,6 +17,10 @@ DEPTH_MAX = 200
 _DEEP_LENGTH = 2 * (DEPTH_MAX + 1)
 """Shorter text can't be nested more deeply: each level takes two characters."""
 
+# Integers of up to 18 digits have 64 bits; orjson makes floats of those that have more.
+_LONG = b"0" * 19
+_DIGITS = bytes(ord("0") if chr(one).isdecimal() and one < 128 else ord(" ") for one in range(256))
+
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -21,9 +29,15 @@ def json_value(data: bytes | str) -> Any:
     """Return what `data` says.
 
     Raises:
-        ValueError: It is no JSON, or is nested more deeply than `DEPTH_MAX`.
+        ValueError: It is no JSON, is nested more deeply than `DEPTH_MAX`, or has an integer of hundreds of
+            digits.
     """
-    return checked_depth(orjson.loads(data), data)
+    value = orjson.loads(data)
+    if _has_long_number(data):
+        # What is nested as deeply as that is refused below.
+        with suppress(RecursionError):
+            value = json.loads(data)
+    return checked_depth(value, data)
 
 
 def checked_depth(value: Any, data: bytes | str) -> Any:
@@ -39,8 +53,22 @@ def checked_depth(value: Any, data: bytes | str) -> Any:
 
 def json_values(texts: Sequence[bytes | str]) -> list[Any]:
     """Return what each of `texts` says; see `json_value`."""
-    are_short = max(map(len, texts), default=0) < _DEEP_LENGTH
-    return list(map(orjson.loads if are_short else json_value, texts))
+    is_plain = max(map(len, texts), default=0) < _DEEP_LENGTH and not _has_long_number(_joined(texts))
+    load: Callable[[bytes | str], Any] = orjson.loads if is_plain else json_value
+    return list(map(load, texts))
+
+
+def _joined(texts: Sequence[bytes | str]) -> bytes:
+    if all(isinstance(one, bytes) for one in texts):
+        return b" ".join(cast(Sequence[bytes], texts))
+    return b" ".join([one.encode() if isinstance(one, str) else one for one in texts])
+
+
+def _has_long_number(data: bytes | str) -> bool:
+    if len(data) < len(_LONG):
+        return False
+    # Three passes over the bytes, none of them Python's: a number has no more digits than it has bytes.
+    return _LONG in (data.encode() if isinstance(data, str) else data).translate(_DIGITS)
 
 
 def _may_be_deep(data: bytes | str) -> bool:

@@ -1,18 +1,19 @@
-"""JSON that is exact: what orjson would silently write or read as another value is kept, or refused."""
+"""JSON out, for all encoders: what orjson would silently write as another value is kept, or refused."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from reprlib import repr as shortened
+from typing import Any, TypeVar
 
 import orjson
 
-# A number of 64 bits has 20 digits at most, and one of 18 digits fits always.
-_LONG = b"0" * 19
-_DIGITS = bytes(ord("0") if 48 <= one <= 57 else ord(" ") for one in range(256))
+from crosscut.errors import ConnectorError
+
+Returned = TypeVar("Returned")
 
 
 def dumped(value: Any) -> bytes:
@@ -35,9 +36,34 @@ def dumped(value: Any) -> bytes:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{refusal}; {error}") from error
     # orjson writes NaN and infinity as null. Where there is no null there is nothing to check.
-    if b"null" in data and not is_finite(value):
-        raise ValueError("it holds NaN or infinity, which JSON has no value for")
+    if b"null" in data:
+        check_finite(value)
     return data
+
+
+def all_dumped(values: Sequence[Any]) -> list[bytes | None]:
+    """Return each of `values` as JSON, None for None.
+
+    Raises:
+        ConnectorError: One can't be JSON; names it.
+    """
+    dumps = orjson.dumps
+    try:
+        found = [None if value is None else dumps(value) for value in values]
+    except orjson.JSONEncodeError:
+        return [None if value is None else _named(dumped, value) for value in values]
+    for value, data in zip(values, found, strict=True):
+        if data is not None and b"null" in data:
+            _named(check_finite, value)
+    return found
+
+
+def _named(function: Callable[[Any], Returned], value: Any) -> Returned:
+    try:
+        return function(value)
+    except ValueError as error:
+        shown = shortened(value)
+        raise ConnectorError(f"{shown} can't be JSON: {error}", record=shown, is_permanent=True) from error
 
 
 def json_text(value: Any) -> str:
@@ -45,43 +71,12 @@ def json_text(value: Any) -> str:
     return dumped(value).decode()
 
 
-def is_finite(value: Any) -> bool:
-    """Return whether no number in `value`, which orjson has taken, is NaN or infinite."""
+def check_finite(value: Any) -> None:
+    """Raise ValueError if a number in `value`, which orjson has taken, is NaN or infinite."""
     try:
         _FINITE_ONLY.encode(value)
-    except ValueError:
-        return False
-    return True
-
-
-def loaded(data: bytes | str) -> Any:
-    """Return the value of JSON; integers of any size are exact, where orjson makes floats of them.
-
-    Raises:
-        ValueError: It is no JSON, or an integer has more digits than Python reads.
-    """
-    return _exact(data) if _has_long_number(data) else orjson.loads(data)
-
-
-def all_loaded(found: Iterable[bytes]) -> list[Any]:
-    """Return the values of several pieces of JSON, as `loaded` does, with one look at all of them."""
-    pieces = list(found)
-    load: Callable[[bytes], Any] = _exact if _has_long_number(b"\n".join(pieces)) else orjson.loads
-    return [load(one) for one in pieces]
-
-
-def _has_long_number(data: bytes | str) -> bool:
-    text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    return len(text) >= len(_LONG) and _LONG in text.translate(_DIGITS)
-
-
-def _exact(data: bytes | str) -> Any:
-    # First the strict reader: the standard module takes NaN and other things that are no JSON.
-    orjson.loads(data)
-    try:
-        return json.loads(data)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    except ValueError as error:
+        raise ValueError("it holds NaN or infinity, which JSON has no value for") from error
 
 
 def _check_keys(value: Any) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -16,6 +14,7 @@ import orjson
 
 from crosscut.connectors.file_encoders import Compression, FileEncoder, Plain
 from crosscut.connectors.file_sink import FileSink, checked_compression, sink_directory
+from crosscut.connectors.json_values import check_finite, dumped
 from crosscut.connectors.partitions import PARTITIONS_MAX, Divider, Division, layout_of, undivided
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
@@ -134,41 +133,22 @@ def encoded_lines(records: Sequence[Any], directory: str) -> bytes:
     # there is nothing to check, so records without None cost one search of the whole batch.
     if b"null" in encoded:
         for record, line in zip(records, encoded[:-1].split(b"\n"), strict=True):
-            if b"null" in line and not _is_finite(record):
-                raise _refused(record, directory, "it holds NaN or infinity, which JSON has no value for")
+            if b"null" in line:
+                try:
+                    check_finite(record)
+                except ValueError as error:
+                    raise _refused(record, directory, str(error)) from error
     return encoded
 
 
 def _line(record: Any, directory: str) -> bytes:
     try:
-        line = orjson.dumps(record)
-    except orjson.JSONEncodeError as refusal:
-        # The standard module also takes integers above 64 bits, named tuples and deeper nesting.
-        try:
-            line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise _refused(record, directory, f"{refusal}; {error}") from error
+        line = dumped(record)
+    except ValueError as error:
+        raise _refused(record, directory, str(error)) from error
     if b"\n" in line:
         raise _refused(record, directory, "it holds a JSON fragment of several lines")
     return line + b"\n"
-
-
-def _is_finite(record: Any) -> bool:
-    try:
-        _FINITE_ONLY.encode(record)
-    except ValueError:
-        return False
-    return True
-
-
-def _contents(value: Any) -> Any:
-    """Return what `value`, which only orjson knows, consists of; None for one that holds no number."""
-    if is_dataclass(value):
-        return [getattr(value, field.name) for field in fields(value)]
-    return value.value if isinstance(value, Enum) else None
-
-
-_FINITE_ONLY = json.JSONEncoder(allow_nan=False, default=_contents)
 
 
 def _refused(record: Any, directory: str, reason: str) -> ConnectorError:

@@ -8,10 +8,9 @@ from itertools import islice
 from reprlib import repr as shortened
 from typing import Any
 
-import orjson
-
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library, without_values
+from crosscut.connectors.json_values import dumped
 from crosscut.connectors.rows import checked_row
 from crosscut.connectors.secrets import revealed
 from crosscut.durations import Duration, duration_ms
@@ -127,8 +126,8 @@ class _HttpWriter(SinkWriter):
         value = self._sink.value
         for record in records:
             try:
-                data = orjson.dumps(record if value is None else value(record))
-            except (orjson.JSONEncodeError, TypeError) as error:
+                data = dumped(record if value is None else value(record))
+            except (TypeError, ValueError) as error:
                 raise ConnectorError(
                     f"{self._sink.describe()}: record {shortened(record)} can't be JSON: {error}; set value= "
                     f"to a function that returns what can"

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from reprlib import repr as shortened
 from typing import Any, Literal, cast
 
-import orjson
-
 from crosscut.connectors.extras import required
 from crosscut.connectors.json_decoding import json_value, json_values
+from crosscut.connectors.json_values import all_dumped
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -116,8 +115,7 @@ def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Call
     """
     match encode:
         case "json":
-            dumps = orjson.dumps
-            return lambda values: [None if value is None else dumps(value) for value in values]
+            return all_dumped
         case "text":
             return lambda values: [None if value is None else str(value).encode() for value in values]
         case "bytes":

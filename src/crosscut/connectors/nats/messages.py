@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import orjson
-
 from crosscut.connectors.json_decoding import json_value
+from crosscut.connectors.json_values import dumped
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -70,7 +69,7 @@ def encoder(encode: Encoding | Callable[[Any], bytes]) -> Callable[[Any], bytes]
         case "text":
             return lambda record: str(record).encode()
         case "json":
-            return orjson.dumps
+            return dumped
         case _ if callable(encode):
             return encode
         case _:

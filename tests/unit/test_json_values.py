@@ -1,0 +1,135 @@
+"""JSON out and in, the same for all connectors: numbers are exact, or the record is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crosscut.connectors.json_decoding import json_value, json_values
+from crosscut.connectors.json_values import all_dumped, dumped
+from crosscut.connectors.jsonl import encoded_lines
+from crosscut.connectors.kafka.records import decoder as kafka_decoder
+from crosscut.connectors.kafka.records import encoder as kafka_encoder
+from crosscut.connectors.nats.messages import Message
+from crosscut.connectors.nats.messages import decoder as nats_decoder
+from crosscut.connectors.nats.messages import encoder as nats_encoder
+from crosscut.errors import ConnectorError
+
+Encode = Callable[[Any], bytes]
+
+
+def by_kafka(value: Any) -> bytes:
+    (data,) = kafka_encoder("json", "encode_value")([value])
+    assert data is not None
+    return data
+
+
+ENCODERS: list[Encode] = [
+    dumped,
+    lambda value: encoded_lines([value], "out").rstrip(b"\n"),
+    by_kafka,
+    nats_encoder("json"),
+]
+
+
+@dataclass
+class Point:
+    x: float
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize(
+    "value",
+    [2**64, -(2**63) - 1, 10**400, {"a": [2**70, None, 0.1]}, -0.0, 5e-324, {1: "a"}, "\ud800", [None]],
+)
+def test_values_are_written_exactly(encode: Encode, value: Any) -> None:
+    """P10."""
+    expected = {"1": "a"} if value == {1: "a"} else value
+    assert repr(json.loads(encode(value))) == repr(expected)
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (float("nan"), "NaN"),
+        ({"a": [float("inf"), None]}, "infinity"),
+        ([Point(float("-inf"))], "infinity"),
+        ({1: "a", "1": "b"}, "keys become the same text"),
+        ([2**70, {None: 1, "null": 2}], "keys become the same text"),
+        ({1}, "not JSON serializable"),
+        ([2**70, float("nan")], "not JSON compliant"),
+    ],
+)
+def test_a_value_that_json_would_change_is_refused(encode: Encode, value: Any, reason: str) -> None:
+    """P10."""
+    with pytest.raises((ValueError, ConnectorError), match=reason):
+        encode(value)
+
+
+def test_one_value_of_many_is_named() -> None:
+    for bad in (float("nan"), {2}):
+        with pytest.raises(ConnectorError, match=r"bad.* can't be JSON") as failed:
+            all_dumped([None, {"good": None}, {"bad": bad}])
+        assert failed.value.is_permanent and "bad" in failed.value.ids["record"]
+    assert all_dumped([None, 2**70, {"a": None}]) == [None, b"1180591620717411303424", b'{"a":null}']
+
+
+def of_kafka(data: str) -> Any:
+    library = pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
+    _, record = kafka_decoder("json")([library.Message("a"), library.Message("a", value=data.encode())])
+    return record
+
+
+DECODERS: list[Callable[[str], Any]] = [
+    json_value,
+    lambda data: json_values(["1", data])[1],
+    lambda data: json_values([b"1", data.encode()])[1],
+    of_kafka,
+    lambda data: nats_decoder("json")(Message("a", data.encode(), {}, 1, 0)),
+]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        "123456789012345678901234567890",
+        "-9223372036854775809",
+        "18446744073709551616",
+        '{"a": [1234567890123456789012, 0.1], "b": "12345678901234567890123"}',
+        "1e300",
+        "0.1234567890123456789012345",
+        "-0.0",
+    ],
+)
+def test_integers_are_read_exactly(decode: Callable[[str], Any], data: str) -> None:
+    """P10."""
+    assert repr(decode(data)) == repr(json.loads(data))
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_what_is_no_json_or_too_long_is_refused(decode: Callable[[str], Any]) -> None:
+    for data in ("NaN", "[12345678901234567890123, NaN]", "1" * 5_000, "1234567890123456789012 x"):
+        with pytest.raises(ValueError, match=r"JSON|unexpected|limit|infinity|character"):
+            decode(data)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_values_come_back_as_they_went_out(values: list[Any]) -> None:
+    data = [b"null" if one is None else one for one in all_dumped(values)]
+    assert repr(json_values(data)) == repr(values)
