@@ -59,7 +59,7 @@ def json_values(texts: Sequence[bytes | str]) -> list[Any]:
 
 
 def _joined(texts: Sequence[bytes | str]) -> bytes:
-    if all(isinstance(one, bytes) for one in texts):
+    if {*map(type, texts)} == {bytes}:
         return b" ".join(cast(Sequence[bytes], texts))
     return b" ".join([one.encode() if isinstance(one, str) else one for one in texts])
 
