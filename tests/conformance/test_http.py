@@ -207,7 +207,10 @@ def test_posts_to_a_receiver_that_honours_keys_conform(
 ) -> None:
     """F1, F2, F4, F6, F8, C1, I1, I2, I3."""
     sink = cc.http.sink(server.url, honours_keys=True, batch_records=batch_records)
-    check(SinkTarget(sink, server.records, lambda i: {"i": i, "text": "ü\n" * (i % 3)}))
+    target = SinkTarget(
+        sink, server.records, lambda i: {"i": i, "text": "ü\n" * (i % 3)}, shown=lambda one: one
+    )
+    check(target)
 
 
 def test_a_post_whose_answer_is_lost_is_made_again_with_its_key_and_no_effect(server: Server) -> None:

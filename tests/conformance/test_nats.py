@@ -250,7 +250,13 @@ def test_the_sink_conforms(check: Callable[[SinkTarget], None], server: NatsServ
     """F1, F2, F4, F6, F8, C1, I1, I2, I3, N1."""
     sink = cc.nats.sink(server.url, stream, f"{stream.lower()}.out", encode="text")
     sink.check()
-    check(SinkTarget(sink, lambda: texts(server, stream), backup=server.backup))
+    target = SinkTarget(
+        sink,
+        lambda: texts(server, stream),
+        backup=server.backup,
+        shown=lambda message: message["data"].decode(),
+    )
+    check(target)
 
 
 def test_a_checkpoint_of_many_batches_is_gone_on_with_where_it_stopped(

@@ -24,7 +24,7 @@ from crosscut.testing.sink_refusals import (
     check_prepared_records_can_be_shown,
     check_the_others_are_written_if_refused_records_are_set_aside,
 )
-from crosscut.testing.sink_targets import LINEAGE
+from crosscut.testing.sink_targets import LINEAGE, unrecovered_writer
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 
 Check = Callable[[SinkTarget], None]
@@ -361,3 +361,18 @@ def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_let
     writer.commit(permit(4, committed=3), [])
     writer.close()
     assert [one.committed for one in permits["bad"] if one is not None] == [0, 0, 0]
+
+
+def test_a_file_sink_shows_where_its_staged_files_are(tmp_path: Path) -> None:
+    writer = open_writer(jsonl(tmp_path), 1)
+    handle = stage(writer, [{"number": 1}, {"number": 2}], 1)
+    writer.close()
+    looking = unrecovered_writer(jsonl(tmp_path), 1)
+    (file,) = looking.pending_records([handle])
+    assert file["records"] == 2
+    assert [orjson.loads(one) for one in Path(file["staged"]).read_bytes().splitlines()] == [
+        {"number": 1},
+        {"number": 2},
+    ]
+    open_writer(jsonl(tmp_path), 2, restore=1, handles=[handle]).close()
+    assert Path(file["final"]).exists()

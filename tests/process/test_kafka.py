@@ -69,7 +69,8 @@ def test_the_sink_conforms(check: Callable[[SinkTarget], None], broker: KafkaBro
     def visible() -> list[Any]:
         return [orjson.loads(one.value()) for one in broker.consume(name)]
 
-    check(SinkTarget(cc.kafka.sink(broker.servers, name), visible, backup=broker.backup))
+    sink = cc.kafka.sink(broker.servers, name)
+    check(SinkTarget(sink, visible, backup=broker.backup, shown=lambda one: orjson.loads(one["value"])))
 
 
 def test_a_source_conforms_and_reads_what_is_committed_only(broker: KafkaBroker, topic: str) -> None:

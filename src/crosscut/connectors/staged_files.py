@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,6 +278,16 @@ class StagedFiles(SinkWriter):
         and a zombie of an older epoch all end in the same files.
         """
         self._publish(self._recovered(), self._all_checked(permit, handles))
+
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[dict[str, str | int]]:
+        """Yield the staged files, each a complete file of the format of the sink."""
+        for one in (self._names.checked(handle, str(self._directory)) for handle in handles):
+            for file in one.files:
+                yield {
+                    "staged": str(self._stage_path / file.staged),
+                    "final": str(self._directory / file.final),
+                    "records": file.record_count,
+                }
 
     def _all_checked(self, permit: CommitPermit, handles: Sequence[JSON]) -> list[Handle]:
         invariant(permit.lineage == self._context.lineage, f"{permit} is not of {self._context.lineage}")

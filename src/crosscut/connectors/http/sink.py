@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from reprlib import repr as shortened
@@ -154,6 +154,12 @@ class _HttpWriter(SinkWriter):
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         self._commit(handles)
+
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[JSON]:
+        """Yield the records, as they are posted."""
+        for checkpoint_id, *_ in map(self._checked, handles):
+            for body in map(orjson.loads, self._context.held.data(checkpoint_id).split(b"\n")):
+                yield from body if self._sink.batch_records > 1 else (body,)
 
     def close(self) -> None:
         client, self._client = self._client, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -215,6 +215,13 @@ class TransactionalWriter(SinkWriter):
         left = [one for one in pending if one[0] > self._committed]
         if left:
             self._commit(left, left[-1][0])
+
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[dict[str, bytes | None]]:
+        """Yield the messages: key and value."""
+        for checkpoint_id, _ in self._transactions(handles):
+            for messages in unpacked(self._context.held.data(checkpoint_id)):
+                for key, value in zip(messages.keys, messages.values, strict=True):
+                    yield {"key": key, "value": value}
 
     def close(self) -> None:
         self._disconnect()

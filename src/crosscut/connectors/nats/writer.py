@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,12 @@ class NatsWriter(SinkWriter):
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         self._permit = permit
         self._commit([self._checked(handle) for handle in handles])
+
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[dict[str, str | bytes]]:
+        """Yield the messages: subject and data."""
+        for checkpoint_id, _ in map(self._checked, handles):
+            for subject, data in unpacked(self._context.held.data(checkpoint_id)):
+                yield {"subject": subject, "data": data}
 
     def close(self) -> None:
         self._disconnect()
