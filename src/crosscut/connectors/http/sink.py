@@ -10,6 +10,7 @@ from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library, without_values
+from crosscut.connectors.json_decoding import json_value
 from crosscut.connectors.json_values import dumped
 from crosscut.connectors.rows import checked_row
 from crosscut.connectors.secrets import revealed
@@ -158,7 +159,7 @@ class _HttpWriter(SinkWriter):
     def pending_records(self, handles: Sequence[JSON]) -> Iterator[JSON]:
         """Yield the records, as they are posted."""
         for checkpoint_id, *_ in map(self._checked, handles):
-            for body in map(orjson.loads, self._context.held.data(checkpoint_id).split(b"\n")):
+            for body in map(json_value, self._context.held.data(checkpoint_id).split(b"\n")):
                 yield from body if self._sink.batch_records > 1 else (body,)
 
     def close(self) -> None:
