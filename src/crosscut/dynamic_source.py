@@ -38,7 +38,9 @@ class DynamicSource(Source[Record]):
     returned as `known`, and the splits that it has found up to then with their positions, are one cut of each
     checkpoint. After a failure the job goes on from both; what was found since is found again.
 
-    Event time: a new split holds the watermark where it is, until it has had a record or is idle. What was in
+    Event time: a source that has had no split holds the watermark, unless `idle_after` of
+    `assign_timestamps` has passed: records of other streams wait for it in windows and joins. Later a new
+    split holds the watermark where it is, until it has had a record or is idle. What was in
     it before it was found may be late: look often enough for the out-of-orderness that you allow.
 
     Attributes:

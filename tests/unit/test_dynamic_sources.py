@@ -18,6 +18,7 @@ from crosscut.errors import ConnectorError, ProtocolError, UserCodeError
 from crosscut.graph.explain import explained
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import JSON, EndOfSplit, Split, SplitReader, Wait
+from crosscut.operators.course import Course
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.effects import (
     AppendEntry,
@@ -27,7 +28,15 @@ from crosscut.protocol.effects import (
     SendMessage,
     StartTimer,
 )
-from crosscut.protocol.events import EntryAppended, FindingFailed, SplitsFound, StopRequested, Timer
+from crosscut.protocol.events import (
+    EntryAppended,
+    FindingFailed,
+    LogTailRead,
+    SplitsDiscovered,
+    SplitsFound,
+    StopRequested,
+    Timer,
+)
 from crosscut.protocol.job import finding
 from crosscut.protocol.job.finding import SplitFinding
 from crosscut.protocol.job.phases import Phase
@@ -143,7 +152,9 @@ def test_a_checkpoint_of_before_the_source_was_dynamic_says_which_splits_the_job
     talk.hear(EntryAppended(at(4)))
     talk.complete(3, 5, 2)
     assert talk.coordinator.completed is not None
-    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, "now it is known"),)
+    assert talk.coordinator.completed.known_splits == (
+        KnownSplits(SOURCE, "now it is known", has_found=True),
+    )
     assert FindSplits(E2, SOURCE, "now it is known") in talk.fire("find", 2)
 
 
@@ -166,11 +177,11 @@ def test_a_checkpoint_knows_what_was_found_before_it_was_triggered_and_nothing_e
     talk.fire("find")
     assert SendMessage(LINKS[0], TriggerCheckpoint(E1, CheckpointId(1))) in talk.fire("trigger")
     assert assigned(0, 2, "a") in talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1))
-    assert entry_of(talk.acknowledge(1)).known_splits == (KnownSplits(SOURCE, None),)
+    assert entry_of(talk.acknowledge(1)).known_splits == (KnownSplits(SOURCE, None, has_found=True),)
     talk.hear(EntryAppended(at(2)))
     talk.complete(2, 3)
     assert talk.coordinator.completed is not None
-    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 1),)
+    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 1, has_found=True),)
 
 
 def test_when_there_will_be_no_others_every_task_is_told_and_nobody_is_asked_again() -> None:
@@ -328,7 +339,7 @@ def test_answers_between_two_checkpoints_leave_one_thing_that_is_known() -> None
     assert len(search.assigned) == 2, "one for each task"
     talk.complete(1, 2)
     assert talk.coordinator.completed is not None
-    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 49),)
+    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 49, has_found=True),)
 
 
 def test_a_source_that_does_not_answer_is_seen_while_checkpoints_go_on() -> None:
@@ -414,15 +425,84 @@ def test_a_task_has_no_more_to_read_only_when_no_other_split_will_come() -> None
     assert queue.is_drained
 
 
-def test_nobody_waits_for_the_watermark_of_a_task_that_has_no_split_yet() -> None:
+def test_a_source_that_has_had_no_split_holds_the_watermark() -> None:
+    """P2: what it finds first may be older than all that other streams have had."""
     assign = AssignTimestamps("times", lambda record: record, 0)
     assign.begin([], None, is_open=True)
+    assert assign.take_news() is None
+    assert assign.holder == "the first split"
+    assign.came(["new"], is_last=False)
+    assert assign.take_news() is None
+    assert assign.holder == "new"
+    assign.reads("new")
+    assert assign.process(a_batch([70])).watermark == 70
+
+
+def test_nobody_waits_for_a_task_without_a_split_once_others_of_its_source_have_had_some() -> None:
+    assign = AssignTimestamps("times", lambda record: record, 0)
+    assign.begin([], None, is_open=True)
+    assign.came([], is_last=False)
     news = assign.take_news()
     assert news is not None and news.idle is True
     assign.came(["new"], is_last=False)
     news = assign.take_news()
     assert news is not None and news.idle is False and news.watermark is None
     assert assign.holder == "new"
+
+
+def test_nobody_waits_for_a_source_that_has_had_no_split_for_longer_than_it_is_idle_after() -> None:
+    assign = AssignTimestamps("times", lambda record: record, 0, idle_after_ms=100)
+    assign.course = Course()
+    assign.begin([], None, is_open=True)
+    for now_ms in (1_000, 1_099):
+        assign.course.now_ms = now_ms
+        assign.look(is_fed=False)
+        assert assign.take_news() is None
+    assert assign.next_alarm_ms == 1_100
+    assign.course.now_ms = 1_100
+    assign.look(is_fed=False)
+    news = assign.take_news()
+    assert news is not None and news.idle is True
+    assert assign.next_alarm_ms is None
+    assign.came(["new"], is_last=False)
+    news = assign.take_news()
+    assert news is not None and news.idle is False, "it is waited for again"
+
+
+def test_in_batches_it_is_idle_by_what_all_batches_say_of_it() -> None:
+    saved: JSON = None
+    for now_ms, is_idle in ((1_000, False), (1_099, False), (1_100, True)):
+        assign = AssignTimestamps("times", lambda record: record, 0, idle_after_ms=100)
+        assign.course = Course()
+        assign.course.now_ms = now_ms
+        assign.begin([], saved, is_open=True)
+        assign.batch_ends(())
+        news = assign.take_news()
+        assert (news is not None and news.idle is True) is is_idle
+        saved = assign.saved
+
+
+def test_all_tasks_are_told_of_the_first_split_of_a_source_and_of_others_who_is_given_them() -> None:
+    """P2: those that have none hold the watermark up to then."""
+    none = [SplitAssignment(one, [], KnownSplits(SOURCE, None) if one == S0 else None) for one in (S0, S1)]
+    talk = Talk(dynamic_sources=((SOURCE, 500),))
+    talk.hear(LogTailRead(()), SplitsDiscovered(tuple(none)), EntryAppended(at(1)))
+    talk.register()
+    talk.ready()
+    talk.fire("find")
+    assert talk.hear(SplitsFound(E1, SOURCE, [], 0)) == [ANSWERED, LATER]
+    talk.fire("find")
+    first = talk.hear(SplitsFound(E1, SOURCE, [row("a")], 1))
+    assert first == [ANSWERED, assigned(0, 1, "a"), assigned(1, 1), LATER]
+    talk.fire("find")
+    assert talk.hear(SplitsFound(E1, SOURCE, [row("b")], 2)) == [ANSWERED, assigned(1, 1, "b"), LATER]
+    talk.complete(1, 2)
+    assert talk.coordinator.completed is not None
+    assert talk.coordinator.completed.known_splits == (KnownSplits(SOURCE, 2, has_found=True),)
+    begun = next_epoch(talk, 3)
+    assert [assigned(index, 0, epoch=E2) for index in (0, 1)] == [
+        one for one in begun if isinstance(one, SendMessage) and isinstance(one.message, AssignSplits)
+    ]
 
 
 def test_a_new_split_holds_the_watermark_where_it_is_until_it_has_had_a_record() -> None:

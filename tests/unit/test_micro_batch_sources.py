@@ -143,7 +143,8 @@ def test_a_split_is_given_to_each_batch_that_counts_it_until_a_checkpoint_has_it
     assert found.of_batch(CheckpointId(3), {"other"}, 0) == ()
     assert found.of_batch(CheckpointId(4), {SOURCE}, 1) == (given(4, "b", index=1),)
     found.completed(CheckpointId(3))
-    assert found.of_batch(CheckpointId(4), {SOURCE}, 0) == ()
+    told = (given(3),)
+    assert found.of_batch(CheckpointId(4), {SOURCE}, 0) == told, "that the source has had splits"
     assert found.of_batch(CheckpointId(4), {SOURCE}, 1) == (given(4, "b", index=1),)
 
 
@@ -229,6 +230,31 @@ def test_readers_are_told_in_the_next_batch_of_what_is_complete_and_visible(tmp_
     )
     lines = dict.fromkeys(heard.read_text().splitlines())
     assert list(lines) == ["s00 10", "s00 20", "s00 30"], "nothing is before the beginning of the other"
+
+
+class Late(Coming):
+    """A source whose first split comes when others have been read to their ends."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def discover(self, known: JSON) -> cc.Discovered:
+        looks = known if isinstance(known, int) else 0
+        if looks < self._looks:
+            return cc.Discovered([], looks + 1)
+        return cc.Discovered([cc.Split("s00", 0)], looks, is_last=True)
+
+
+def test_no_record_is_late_since_the_other_source_of_a_join_has_had_no_split_yet(tmp_path: Path) -> None:
+    """P2."""
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("late")
+    left = flow.source(Late(5)).assign_timestamps(lambda one: one * 1_000).key_by(lambda one: "k")
+    right = flow.source(cc.items(range(RECORDS))).assign_timestamps(lambda one: one * 1_000)
+    left.window_join(right.key_by(lambda one: "k"), cc.tumbling("1s")).map(lambda one: one.value).sink(out)
+    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path), made(1, CALM))
+    assert end is not None and end.outcome == "finished", end
+    assert sorted(out.records()) == [(number, number) for number in range(RECORDS)]
 
 
 class Uneven(cc.Source[int]):

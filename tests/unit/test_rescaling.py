@@ -178,11 +178,15 @@ def test_a_task_gets_all_logs_that_may_hold_something_for_it_each_once() -> None
 
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_counters_add_up_to_what_they_were(before: int, after: int) -> None:
-    old = checkpoint(before, counts=[Snapshot(records_in=10 + i, records_out=100 * i) for i in range(before)])
+    old = checkpoint(
+        before,
+        counts=[Snapshot(records_in=10 + i, records_out=100 * i, late_records=i) for i in range(before)],
+    )
     found = of(rescaled(old, after, GROUPS, ()), COUNTS)
     assert len(found) == after
     assert sum(one.records_in for one in found) == sum(10 + i for i in range(before))
     assert sum(one.records_out for one in found) == sum(100 * i for i in range(before))
+    assert sum(one.late_records for one in found) == sum(range(before))
 
 
 # How far final results have been said.
@@ -212,8 +216,8 @@ def test_what_has_been_said_of_a_key_group_is_known_after_any_changes(
     expected = said_by_group(snapshots)
     assert sorted(expected) == list(range(GROUPS))
     for parallelism in ways:
-        before = checkpoint(len(snapshots), counts=snapshots)
-        snapshots = of(rescaled(before, parallelism, GROUPS, EDGES), COUNTS)
+        before = checkpoint(len(snapshots), counts=snapshots, source=[Snapshot()] * len(snapshots))
+        snapshots = of(rescaled(before, parallelism, GROUPS, EDGES[:1]), COUNTS)
         assert said_by_group(snapshots) == expected
 
 
@@ -226,7 +230,8 @@ def test_where_input_is_not_by_key_a_task_has_said_only_what_all_before_it_had(e
         ([(0, "7"), (0, "3")], (False, [0, "3"])),
         ([ALL_SAID, ALL_SAID], (True, None)),
     ]:
-        before = checkpoint(2, counts=[snapshot_that_said(one) for one in places])
+        said = [snapshot_that_said(one) for one in places]
+        before = checkpoint(2, counts=said, source=[Snapshot()] * 2)
         for parallelism in (1, 3, 4):
             found = of(rescaled(before, parallelism, GROUPS, edges), COUNTS)
             assert [(one.ended, one.said) for one in found] == [reached] * parallelism
@@ -235,7 +240,8 @@ def test_where_input_is_not_by_key_a_task_has_said_only_what_all_before_it_had(e
 def test_a_task_that_has_input_of_both_kinds_has_ended_only_if_all_before_it_had() -> None:
     """Its keys have had their final results all the same: they are not said again."""
     edges = ((SOURCE, COUNTS, True), (OUT, COUNTS, False))
-    before = checkpoint(2, counts=[Snapshot(ended=True), Snapshot()])
+    others = [Snapshot(), Snapshot()]
+    before = checkpoint(2, counts=[Snapshot(ended=True), Snapshot()], source=others, out=others)
     first, *_ = of(rescaled(before, 4, GROUPS, edges), COUNTS)
     assert (first.ended, read_said(first.said)) == (False, ((0, ""), [(range(3), ALL_SAID)]))
     keyed, *_ = of(rescaled(before, 4, GROUPS, edges[:1]), COUNTS)
@@ -335,7 +341,7 @@ def test_each_field_of_a_snapshot_has_been_thought_of() -> None:
     """Whoever adds one says here what becomes of it at another parallelism."""
     taken_over = {
         "parts", "positions", "pending", "ended", "said", "log", "records_in", "records_out",
-        "watermark", "assigned", "now_ms", "committed",
+        "late_records", "watermark", "assigned", "now_ms", "committed",
     }  # fmt: skip
     made_anew = {"forerunners", "floors"}
     # They are said of a checkpoint, and nobody restores them.

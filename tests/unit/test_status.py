@@ -16,6 +16,7 @@ from crosscut.driver.status import (
     Observations,
     Recovery,
     WorkerStatus,
+    _counted,
     build_status,
     checkpoint_status,
 )
@@ -281,6 +282,8 @@ def test_late_records_are_added_up_over_all_tasks() -> None:
     found = TaskStatistics(K0, late_records=3), TaskStatistics(K1, late_records=4)
     seen.workers[WorkerIndex(0)] = Epoch(1), found
     assert status_of(talk, seen).as_dict()["late_records"] == 7
+    older = TaskSnapshot(K0, Snapshot(records_in=5, late_records=2))
+    assert _counted(older).late_records == 2, "of the job, when no task says it any more"
 
 
 def test_what_was_spilled_is_added_up_over_all_tasks() -> None:

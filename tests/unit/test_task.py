@@ -680,13 +680,15 @@ def test_the_counters_go_on_from_those_of_the_restored_snapshot(
     tmp_path: Path,
 ) -> None:
     """And a snapshot holds them as they were at its barrier; what a sink has written has gone out."""
-    task, writer = sink_task(tmp_path, restored=Snapshot(records_in=100, records_out=50))
+    task, writer = sink_task(tmp_path, restored=Snapshot(records_in=100, records_out=50, late_records=7))
     offer(task, A, [1, 2], Barrier(N1), [3])
     work(task)
-    assert task.statistics() == TaskStatistics(HERE, records_in=103, records_out=53, barrier=N1, captured=N1)
+    assert task.statistics() == TaskStatistics(
+        HERE, records_in=103, records_out=53, late_records=7, barrier=N1, captured=N1
+    )
     handle = stored(task, writer, N1)
     pending = (PendingTransaction(N1, handle),)
-    assert said(task) == [acknowledged(N1, pending=pending, records_in=102, records_out=52)]
+    assert said(task) == [acknowledged(N1, pending=pending, records_in=102, records_out=52, late_records=7)]
     task.close()
 
 

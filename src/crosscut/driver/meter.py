@@ -72,8 +72,10 @@ class Meter:
     def begin(self, tasks: Iterable[TaskSnapshot]) -> None:
         """The next epoch begins with these snapshots: their counters go on from there."""
         for one in tasks:
-            taken, sent = one.snapshot.records_in, one.snapshot.records_out
-            self._begun[one.task] = TaskStatistics(one.task, records_in=taken, records_out=sent)
+            before = one.snapshot
+            self._begun[one.task] = TaskStatistics(
+                one.task, before.records_in, before.records_out, late_records=before.late_records
+            )
 
     def note(self, now_ns: int, epoch: Epoch, tasks: Iterable[TaskStatistics]) -> None:
         """Note what a worker reports of its tasks in `epoch`."""

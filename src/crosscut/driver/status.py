@@ -91,7 +91,8 @@ class JobStatus:
             `crosscut.protocol.job.end_of_input.Termination`.
         invariants: In the order of the flow.
         spilled_bytes: What channels have written to disk, so that their senders need not wait.
-        late_records: Records that came too late for a window or join, in this epoch.
+        late_records: Records that came too late for a window or join, since the job's beginning; as
+            `records_read`.
         longest_freeze_us: The longest that any task stood still for a checkpoint, of those completed since
             the driver started.
         growing_states: Vertices whose keyed state has grown without a pause for some minutes.
@@ -274,7 +275,13 @@ class Observations:
 
 def _counted(one: TaskSnapshot) -> TaskStatistics:
     snapshot = one.snapshot
-    return TaskStatistics(one.task, snapshot.records_in, snapshot.records_out, snapshot.state_keys)
+    return TaskStatistics(
+        one.task,
+        snapshot.records_in,
+        snapshot.records_out,
+        snapshot.state_keys,
+        late_records=snapshot.late_records,
+    )
 
 
 def records_read(tasks: Iterable[TaskStatistics], sources: frozenset[TaskId]) -> int:

@@ -14,6 +14,8 @@ from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.timestamps import TIMESTAMP_MAX, as_timestamp
 
 _INT = {int}
+_FIRST = "the first split"
+"""What a source waits for that has had none: shown to people as who holds the watermark up."""
 
 
 class AssignTimestamps(Operator):
@@ -53,6 +55,8 @@ class AssignTimestamps(Operator):
         self.origin = ""
         self._combined: CombinedWatermark[str] = CombinedWatermark({"": None})
         self._is_source = False
+        # It has no split, nor may any task of the source: what comes first may be older than all else.
+        self._awaits_first = False
         self._news: Batch | None = None
 
     @property
@@ -67,14 +71,16 @@ class AssignTimestamps(Operator):
     @property
     def holder(self) -> str:
         """The split that holds the watermark up, "" if there is none."""
-        return self._combined.holder or ""
+        found = self._combined.holder
+        return _FIRST if self._awaits_first and found == "" else found or ""
 
     def begin(self, splits: Iterable[str], saved: JSON, *, is_open: bool = False) -> None:
         """Wait for these splits, none of them for what is no source.
 
         Args:
             saved: What `saved` was in the restored snapshot; None: there is none.
-            is_open: It is a source that may be given others.
+            is_open: It is a source that may be given others. Without splits it holds the watermark, until
+                `came` says that the source has had one, or nothing has come for so long.
 
         Raises:
             StateError: It is something else.
@@ -96,20 +102,22 @@ class AssignTimestamps(Operator):
                 )
         self._quiet_since, self._heard = dict(quiet), set()
         sides = {split: known.get(split) for split in splits}
-        if not sides and not is_open:
-            sides = {"": known.get("")}
+        self._awaits_first = not sides and is_open
+        if not sides:
+            sides = {"": None if is_open else known.get("")}
         if self._hold is not None and self._hold.at_ms is not None:
             # Whoever comes next is told of it, as of any watermark that a snapshot has.
             watermark = max(watermark or 0, self._hold.at_ms)
             sides = dict.fromkeys(sides, watermark)
         self._combined = CombinedWatermark(sides, watermark, is_open=is_open)
-        self._is_source = "" not in sides
-        if not sides:
-            self._add_news(self._combined.look())
+        self._is_source = is_open or "" not in sides
 
     def came(self, splits: Iterable[str], *, is_last: bool) -> None:
-        """Wait for these splits as well, which have been found."""
+        """Wait for these splits as well, which have been found; none: other tasks of the source have some."""
         self._add_news(self._combined.came(splits, is_last=is_last))
+        if self._awaits_first:
+            self._awaits_first = False
+            self.end_of("")
 
     @property
     def saved(self) -> JSON:
@@ -148,19 +156,24 @@ class AssignTimestamps(Operator):
 
     @property
     def next_alarm_ms(self) -> int | None:
-        """When `look` is to be called: nobody else says, in what is no source, that nothing has come."""
-        if self._idle_after_ms is None or self._is_source or self._combined.is_idle:
+        """When `look` is to be called: nobody else says, in what reads no split, that nothing has come."""
+        if self._idle_after_ms is None or self._hears_when_read or self._combined.is_idle:
             return None
         since = self._silent_since.get("")
         return self.course.now_ms if since is None else since + self._idle_after_ms
 
+    @property
+    def _hears_when_read(self) -> bool:
+        """Whether its splits are asked, and say that they have nothing."""
+        return self._is_source and not self._awaits_first
+
     def look(self, *, is_fed: bool) -> None:
-        """Note, in what is no source, whether nothing has come for so long.
+        """Note, in what reads no split, whether nothing has come for so long.
 
         Args:
             is_fed: Records wait in the inputs, since what comes after is slow, or for their calls.
         """
-        if self._idle_after_ms is None or self._is_source:
+        if self._idle_after_ms is None or self._hears_when_read:
             return
         if is_fed:
             self._silent_since[""] = self.course.now_ms
@@ -178,7 +191,7 @@ class AssignTimestamps(Operator):
         if self._idle_after_ms is None:
             return
         now_ms = self.course.now_ms
-        for split in empty if self._is_source else ("",):
+        for split in empty if self._hears_when_read else ("",):
             if split in self._heard:
                 continue
             since = self._quiet_since.setdefault(split, self._silent_since.get(split, now_ms))

@@ -82,10 +82,6 @@ class CombinedWatermark(Generic[Side]):
         self._is_open = not is_last
         return self._news()
 
-    def look(self) -> Batch | None:
-        """Return what is news though nothing was heard: that there is no side."""
-        return self._news()
-
     def ended(self, side: Side) -> Batch | None:
         """No record will come from there; as `heard`."""
         self._sides.pop(side, None)

@@ -170,7 +170,7 @@ class TaskStatistics:
         watermark: That leaves the task, in milliseconds since 1970; None: there is none yet.
         held_up_by: The split, or the task before it, of which it has heard the lowest watermark, or none;
             "" if the task has no event time, or waits for nobody.
-        late_records: That came too late for a window or join, in this epoch.
+        late_records: That came too late for a window or join, since the job's beginning.
         dead_letters: Set aside, in this epoch.
         sent: Records that have left by each output, in this epoch; in the order of the graph's edges.
         timers: That are set.
@@ -405,7 +405,7 @@ class AssignSplits:
     Attributes:
         since: They belong to checkpoints from this one on. The task may take the snapshot of an older one
             after they have come.
-        splits: As in `SplitAssignment`.
+        splits: As in `SplitAssignment`; none: other tasks of the source have had some, which is told once.
         is_last: There will be no others.
     """
 

@@ -81,6 +81,7 @@ class Snapshot:
         in_flight: How many those are.
         records_in: Records that the task has taken since the job's beginning; for a source, read.
         records_out: Those that it has sent on or, with a sink, written.
+        late_records: Those that came too late for its operators.
         state_keys: Rows of its keyed state.
         forerunners: Only where a task takes over from those of another parallelism: how many of `parts` are
             of each, in order.
@@ -103,6 +104,7 @@ class Snapshot:
     in_flight: int = 0
     records_in: int = 0
     records_out: int = 0
+    late_records: int = 0
     state_keys: int = 0
     forerunners: tuple[int, ...] = ()
     floors: tuple[int | None, ...] = ()
@@ -124,8 +126,10 @@ class KnownSplits:
     Attributes:
         known: What the source itself says of it.
         is_last: There will be no others.
+        has_found: It has found a split, which may have ended since. Before that it holds the watermark.
     """
 
     source: VertexId
     known: JSON
     is_last: bool = False
+    has_found: bool = False

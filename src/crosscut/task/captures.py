@@ -147,6 +147,7 @@ class Captures:
             freeze_us=stored.freeze_us,
             records_in=frozen.records_in,
             records_out=frozen.records_out,
+            late_records=frozen.late_records,
             state_keys=frozen.state_keys,
         )
 

@@ -42,6 +42,7 @@ class FrozenTask:
     # They tell no snapshot from another.
     records_in: int = field(default=0, compare=False)
     records_out: int = field(default=0, compare=False)
+    late_records: int = field(default=0, compare=False)
     state_keys: int = field(default=0, compare=False)
     log: tuple[Logged, ...] = ()
 

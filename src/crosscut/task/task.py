@@ -116,6 +116,7 @@ class Task:
         self.rows_max = batch_rows
         self.records_in = self._records_before = before.records_in
         self._sent_on = before.records_out
+        self._late_before = before.late_records
         self._epoch = epoch
         self._protocol = protocol
         self._back_edges = back_edges
@@ -272,7 +273,7 @@ class Task:
             queued_records=self.intake.queued_rows,
             spilled_bytes=self.intake.spilled_bytes,
             empty_split=reading.empty_split if reading is not None else "",
-            late_records=late_count,
+            late_records=self._late_before + late_count,
             dead_letters=letter_count,
             sent=tuple(one.added_rows for one in self.departures.outputs),
             timers=timer_count,
@@ -514,5 +515,6 @@ class Task:
             is_calling=self.calls.is_calling,
             records_in=self.records_in,
             records_out=self.records_out,
+            late_records=self._late_before + self.chain.counts()[0],
             state_keys=len(self._state) if self._state is not None else 0,
         )

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from crosscut.errors import ProtocolError
@@ -179,7 +179,13 @@ class SplitFinding:
             coming = set()
         for source, search in self._searches.items():
             mine = [_rows(rows.get(TaskId(source, index))) for index in range(parallelism)]
-            search.known = [(CheckpointId(0), known.get(source, KnownSplits(source, None)))]
+            # Checkpoints of an older release say it by what was read.
+            has_found = any(mine) or any(
+                one.task.vertex == source and one.snapshot.records_in for one in snapshots
+            )
+            first = known.get(source, KnownSplits(source, None))
+            first = replace(first, has_found=first.has_found or has_found)
+            search.known = [(CheckpointId(0), first)]
             search.known_since = CheckpointId(0) if restored is None or source in known else None
             search.ids = {row[_ID]: CheckpointId(0) for share in mine for row in share}
             search.learned = CheckpointId(0)
@@ -209,9 +215,11 @@ class SplitFinding:
         """Records flow: look for what has come meanwhile; tell those that there is nothing to look for."""
         effects: list[JobEffect] = []
         for source, search in self._searches.items():
+            if search.newest.is_last or search.newest.has_found:
+                effects += self._tell(source, search, {}, CheckpointId(0), to_all=True)
             if search.newest.is_last:
-                effects += self._tell(source, search, {}, CheckpointId(0))
-            elif search.is_asking:
+                continue
+            if search.is_asking:
                 # The answer to the epoch before has still to come.
                 effects.append(self._timeout(search))
             elif is_restored:
@@ -283,13 +291,17 @@ class SplitFinding:
         search.ids |= dict.fromkeys(new, next_id)
         if search.known_since is None:
             search.known_since = next_id
+        before_this = search.newest
         # Decision moment: from checkpoint `next_id` on these splits are theirs.
         if search.known[-1][0] == next_id:
             # No checkpoint was triggered since the last answer: none needs to know that one.
             search.known.pop()
-        search.known.append((next_id, KnownSplits(source, event.known, event.is_last)))
+        had_found = before_this.has_found
+        has_found = had_found or bool(new)
+        search.known.append((next_id, KnownSplits(source, event.known, event.is_last, has_found)))
         effects: list[JobEffect] = [CancelTimer(Timer("find-timeout", self._epoch, search.number))]
-        effects += self._tell(source, search, given, next_id)
+        is_news_to_all = event.is_last or has_found > had_found
+        effects += self._tell(source, search, given, next_id, to_all=is_news_to_all)
         return effects if event.is_last else [*effects, self._later(search)]
 
     def failed(
@@ -364,10 +376,22 @@ class SplitFinding:
         return self._is_bounded and search.unread.size_bytes > UNREAD_BYTES_MAX
 
     def _tell(
-        self, source: VertexId, search: _Search, given: Mapping[WorkerIndex, list[Any]], since: CheckpointId
+        self,
+        source: VertexId,
+        search: _Search,
+        given: Mapping[WorkerIndex, list[Any]],
+        since: CheckpointId,
+        *,
+        to_all: bool,
     ) -> list[JobEffect]:
+        """Give splits to tasks.
+
+        Args:
+            to_all: All are told: the first split was found, and tasks without one hold the watermark no
+                more; or no others come.
+        """
         is_last = search.newest.is_last
-        told = range(len(search.shares)) if is_last else sorted(given)
+        told = range(len(search.shares)) if to_all else sorted(given)
         return [
             self._roster.to_holder(
                 index,

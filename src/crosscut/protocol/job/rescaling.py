@@ -169,6 +169,7 @@ def rescaled(
                 floors=tuple(watermarks) if is_keyed else (),
                 records_in=sum(one.records_in for one in named),
                 records_out=sum(one.records_out for one in named),
+                late_records=sum(one.late_records for one in named),
             )
             found.append(TaskSnapshot(TaskId(vertex, index), snapshot))
     return tuple(found)

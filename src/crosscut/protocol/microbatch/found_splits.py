@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.messages import AssignSplits
 
 
@@ -53,9 +53,10 @@ class FoundSplits:
 
     def completed(self, n: CheckpointId) -> None:
         """Checkpoint `n` is complete, with the splits that its batch was given."""
-        # That no others come is part of no snapshot: each batch has to be told again.
-        self._given = [
-            AssignSplits(one.epoch, one.task, one.since, [], is_last=True) if one.since <= n else one
-            for one in self._given
-            if one.since > n or one.is_last
-        ]
+        # That the source has had splits, and that no others come, is part of no snapshot: each batch is told.
+        told: dict[TaskId, AssignSplits] = {}
+        for one in self._given:
+            if one.since <= n:
+                is_last = one.is_last or (one.task in told and told[one.task].is_last)
+                told[one.task] = AssignSplits(one.epoch, one.task, one.since, [], is_last=is_last)
+        self._given = [*told.values(), *(one for one in self._given if one.since > n)]
