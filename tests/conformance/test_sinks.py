@@ -49,7 +49,13 @@ def jsonl_target(directory: Path) -> SinkTarget:
             file.unlink()
         return taken
 
-    return SinkTarget(jsonl(directory), visible, lambda i: {"number": i, "text": "ü\u2028" * (i % 3)}, take)
+    return SinkTarget(
+        jsonl(directory),
+        visible,
+        lambda i: {"number": i, "text": "ü\u2028" * (i % 3)},
+        take,
+        refused=lambda i: ({1: i, "1": i}, {"number": float("nan")}, {"number": object()})[i],
+    )
 
 
 def collect_target(directory: Path) -> SinkTarget:
@@ -71,7 +77,11 @@ def gzip_target(directory: Path) -> SinkTarget:
         return [orjson.loads(line) for data in lines for line in data.splitlines()]
 
     return SinkTarget(
-        cc.files.jsonl(directory, compression="gzip"), visible, lambda i: [i], taking(visible, directory)
+        cc.files.jsonl(directory, compression="gzip"),
+        visible,
+        lambda i: [i],
+        taking(visible, directory),
+        refused=lambda i: {i},
     )
 
 
@@ -96,7 +106,13 @@ def csv_target(directory: Path) -> SinkTarget:
         return found
 
     sink = cc.files.csv(directory, ["number", "text"])
-    return SinkTarget(sink, visible, lambda i: (i, 'a "b",\n\rü' * (i % 3)), taking(visible, directory))
+    return SinkTarget(
+        sink,
+        visible,
+        lambda i: (i, 'a "b",\n\rü' * (i % 3)),
+        taking(visible, directory),
+        refused=lambda i: ((i,), (i, b"raw"), (i, "\ud800"))[i],
+    )
 
 
 def text_target(directory: Path) -> SinkTarget:
@@ -105,7 +121,13 @@ def text_target(directory: Path) -> SinkTarget:
         return [line for file in files for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
 
     sink = cc.files.text(directory)
-    return SinkTarget(sink, visible, "line {} \u2028".format, taking(visible, directory))
+    return SinkTarget(
+        sink,
+        visible,
+        "line {} \u2028".format,
+        taking(visible, directory),
+        refused=lambda i: ("two\nlines", i, "\ud800")[i],
+    )
 
 
 def parquet_target(directory: Path) -> SinkTarget:
@@ -116,7 +138,13 @@ def parquet_target(directory: Path) -> SinkTarget:
         return [(row["number"], row["text"]) for table in tables for row in table.to_pylist()]
 
     sink = cc.files.parquet(directory, {"number": "int64", "text": "string"})
-    return SinkTarget(sink, visible, lambda i: (i, "ü" * (i % 3)), taking(visible, directory))
+    return SinkTarget(
+        sink,
+        visible,
+        lambda i: (i, "ü" * (i % 3)),
+        taking(visible, directory),
+        refused=lambda i: ((1.5, ""), (2**70, ""), (i, 1))[i],
+    )
 
 
 def divided_target(directory: Path) -> SinkTarget:
@@ -137,7 +165,11 @@ def divided_target(directory: Path) -> SinkTarget:
         partition_by=["text", "digit"],
     )
     return SinkTarget(
-        sink, visible, lambda i: (i, (None, "ü/=%", "..")[i % 3], i % 2), taking(visible, directory)
+        sink,
+        visible,
+        lambda i: (i, (None, "ü/=%", "..")[i % 3], i % 2),
+        taking(visible, directory),
+        refused=lambda i: ((1.5, "..", 1), (i, "x" * 300, 1), (i, "..", "no digit"))[i],
     )
 
 
@@ -154,7 +186,13 @@ def rolled_target(directory: Path) -> SinkTarget:
 
     sink: Any = cc.files.jsonl(directory, partition_by="digit")
     small = replace(sink, layout=replace(sink.layout, roll_bytes=40))
-    return SinkTarget(small, visible, lambda i: {"number": i, "digit": i % 3}, taking(visible, directory))
+    return SinkTarget(
+        small,
+        visible,
+        lambda i: {"number": i, "digit": i % 3},
+        taking(visible, directory),
+        refused=lambda i: ({"number": i}, {"digit": 1, "number": {i}}, {"digit": 1.5, "number": i})[i],
+    )
 
 
 def delta_target(directory: Path) -> SinkTarget:

@@ -312,6 +312,7 @@ def kinds_and_values() -> list[Any]:
         (arrow.timestamp("ms"), [noon.replace(microsecond=7_000)], [noon]),
         (arrow.date32(), [noon.date()], [noon, 7]),
         (arrow.time32("s"), [noon.time().replace(microsecond=0)], [noon.time()]),
+        (arrow.time64("us"), [noon.time()], [noon.time().replace(tzinfo=UTC)]),
         (arrow.duration("s"), [timedelta(seconds=5)], [timedelta(milliseconds=5)]),
         (arrow.list_(arrow.int64()), [[1], [], None], [[1.5]]),
         (arrow.struct([("a", arrow.int64())]), [{"a": 1}, {"a": None}], [{"a": 1.5}, {"a": 1, "b": 2}]),
@@ -330,6 +331,29 @@ def test_a_value_that_a_column_would_change_is_refused(tmp_path: Path) -> None:
         for value in bad:
             with pytest.raises(ConnectorError, match="does not fit the schema"):
                 parquet_of(tmp_path, schema, [(good[0],), (value,)])
+
+
+def test_a_missing_value_within_another_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    """P6. pyarrow finds it when the row group is written: at prepare, without a record."""
+    arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    whole = arrow.field("whole", arrow.int64(), nullable=False)
+    for kind, good, bad in [
+        (arrow.list_(whole), [1], [1, None]),
+        (arrow.struct([whole]), {"whole": 1}, {"whole": None}),
+        (arrow.struct([arrow.field("all", arrow.list_(whole))]), {"all": [1]}, {"all": [None]}),
+        (arrow.map_(arrow.string(), whole), [("a", 1)], [("a", None)]),
+    ]:
+        parquet_of(tmp_path, arrow.schema([("value", kind)]), [(good,), (None,)])
+        with pytest.raises(ConnectorError, match=r"does not fit the schema .* takes no None"):
+            parquet_of(tmp_path, arrow.schema([("value", kind)]), [(good,), (bad,)])
+
+
+def test_a_type_that_parquet_has_no_form_for_is_refused_at_once() -> None:
+    """P6."""
+    arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
+    for kind in (arrow.month_day_nano_interval(), arrow.struct([])):
+        with pytest.raises(ConnectorError, match="Parquet has no form for column 'b' of type"):
+            cc.files.parquet("out", arrow.schema([("a", arrow.int64()), ("b", kind)]))
 
 
 def test_a_schema_of_pyarrow_may_say_what_must_not_be_missing(tmp_path: Path) -> None:

@@ -93,8 +93,17 @@ def nested(depth: int) -> list[Any]:
 
 @pytest.mark.parametrize(
     "record",
-    [object(), {1, 2}, b"bytes", {("a", "b"): 1}, nested(100_000), orjson.Fragment(b"[1,\n2]")],
-    ids=["object", "set", "bytes", "tuple key", "too deep", "fragment of two lines"],
+    [
+        object(),
+        {1, 2},
+        b"bytes",
+        {("a", "b"): 1},
+        nested(100_000),
+        orjson.Fragment(b"[1,\n2]"),
+        {1: "a", "1": "b"},
+        [{"inside": ({True: 1, "true": 2},)}],
+    ],
+    ids=["object", "set", "bytes", "tuple key", "too deep", "fragment of two lines", "same keys", "inside"],
 )
 def test_a_record_that_cannot_be_json_is_shown_shortened(record: Any) -> None:
     """K2."""

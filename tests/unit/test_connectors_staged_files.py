@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+import crosscut as cc
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.file_encoders import Plain
 from crosscut.connectors.object_stage import Objects
 from crosscut.connectors.partitions import Layout
 from crosscut.connectors.staged_files import StagedFiles
 from crosscut.connectors.targets import LocalTarget
-from crosscut.errors import ConnectorError, FlowError, InternalError
+from crosscut.errors import ConnectorError, FlowError, InternalError, RefusedRecordError
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import JSON, SinkContext
 from crosscut.testing.sinks import permit, prepare, stage
@@ -667,6 +668,57 @@ def test_records_that_cannot_be_encoded_leave_the_transaction_as_it_was(tmp_path
     writer.write(["c"])
     writer.commit(permit(1), [prepare(writer, writer.rotate(CheckpointId(1)))])
     assert visible(tmp_path) == ["a", "c"]
+    writer.close()
+
+
+@pytest.mark.parametrize("takes_letters", [False, True])
+def test_of_a_divided_batch_only_what_can_not_be_written_is_refused(
+    tmp_path: Path, takes_letters: bool
+) -> None:
+    """P6. Also where another directory has its records of the batch already."""
+
+    def encode(records: list[Any]) -> bytes:
+        if "bad" in records:
+            raise ConnectorError("bad record")
+        return text_of(records)
+
+    def divide(records: list[str]) -> list[tuple[str, list[str]]]:
+        if "nowhere" in records:
+            raise ConnectorError("no directory")
+        return by_first_letter(records)
+
+    context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
+    layout = Layout(("letter",))
+    writer = StagedFiles(str(tmp_path), "txt", partial(Plain, encode), context, layout, divide)
+    letters: list[Any] = []
+    if takes_letters:
+        writer.set_aside = lambda record, reason: letters.append((record, reason))
+    writer.recover(None, [])
+    writer.write(["a"])
+    batch = ["ab", "bad", "nowhere", "b", "c"]
+    if takes_letters:
+        writer.write(batch)
+        writer.write(["bad", "bad"])
+        writer.commit(permit(1), [prepare(writer, writer.rotate(CheckpointId(1)))])
+        assert sorted(visible(tmp_path)) == ["a", "ab", "b", "c"]
+        assert letters == [("nowhere", "no directory"), *[("bad", "bad record")] * 3]
+        writer.write(["bad"])
+        assert writer.rotate(CheckpointId(2)) is None
+    else:
+        with pytest.raises(RefusedRecordError, match="record 'nowhere' is refused: no directory"):
+            writer.write(batch)
+    writer.close()
+
+
+def test_a_directory_whose_path_no_commit_could_give_is_refused_with_its_record(tmp_path: Path) -> None:
+    """P6. Each level fits; all of them together do not."""
+    names = [f"c{index}" for index in range(20)]
+    sink = cc.files.jsonl(tmp_path, partition_by=names)
+    writer = sink.writer(SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out"))
+    writer.recover(None, [])
+    with pytest.raises(RefusedRecordError, match=r"the directory .* has \d+ bytes"):
+        writer.write([dict.fromkeys(names, "x" * 240) | {"n": 1}])
+    writer.write([dict.fromkeys(names, "x") | {"n": 1}])
     writer.close()
 
 

@@ -45,6 +45,7 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
         _refuse(found, kind, lambda value: isinstance(value, datetime), "has a time of the day")
         _refuse(found, kind, lambda value: not isinstance(value, date), "is no date")
     elif types.is_time(kind) or types.is_duration(kind):
+        _refuse(found, kind, lambda value: getattr(value, "tzinfo", None) is not None, "has a time zone")
         grain = _MICROSECONDS[kind.unit]
         name = "microseconds" if types.is_duration(kind) else "microsecond"
         _refuse(
@@ -63,13 +64,22 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
         )
         rows = [value for value in found if isinstance(value, Mapping)]
         for field in kind:
-            check_values(arrow, [row.get(field.name) for row in rows], field.type)
+            _check_inner(arrow, [row.get(field.name) for row in rows], field)
+
     elif types.is_map(kind):
         pairs = [pair for value in found for pair in (value.items() if isinstance(value, Mapping) else value)]
         check_values(arrow, [key for key, _ in pairs], kind.key_type)
-        check_values(arrow, [item for _, item in pairs], kind.item_type)
+        _check_inner(arrow, [item for _, item in pairs], kind.item_field)
+
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        check_values(arrow, [item for value in found for item in value], kind.value_type)
+        _check_inner(arrow, [item for value in found for item in value], kind.value_field)
+
+
+def _check_inner(arrow: Any, values: list[Any], field: Any) -> None:
+    """Check the values of a field within another one; pyarrow finds a missing one only when it writes."""
+    if not field.nullable and any(value is None for value in values):
+        raise ValueError(f"field {field.name!r} takes no None")
+    check_values(arrow, values, field.type)
 
 
 def _refuse(values: list[Any], kind: Any, is_wrong: Any, why: str) -> None:

@@ -54,7 +54,8 @@ def parquet(
         roll_bytes: A file of so many bytes is followed by another one of the same checkpoint.
 
     Raises:
-        ConnectorError: pyarrow is missing, or an argument is not as described. Later, in the job: a record
+        ConnectorError: pyarrow is missing, an argument is not as described, or Parquet has no form for a
+            type. Later, in the job: a record
             is no row, or a value is not of its column's type.
 
     Examples:
@@ -68,7 +69,21 @@ def parquet(
     types = schema_of(schema)
     layout = layout_of(partition_by, partitions_max, roll_bytes, types.names)
     check_partitions(types, layout.partition_by)
+    _check_types(types)
     return ParquetFiles(found, layout=layout, schema=types, row=row, codec=codec)
+
+
+def _check_types(schema: Any) -> None:
+    """Raise ConnectorError if Parquet has no form for a column: else the first file would not be written."""
+    arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
+    for field in schema:
+        try:
+            library.ParquetWriter(_End(), arrow.schema([field])).close()
+        except (arrow.ArrowException, NotImplementedError, ValueError) as error:
+            raise ConnectorError(
+                f"schema: Parquet has no form for column {field.name!r} of type {field.type}: {error}; "
+                f"expected another type"
+            ) from error
 
 
 def check_partitions(schema: Any, columns: Sequence[str]) -> None:

@@ -221,9 +221,11 @@ class StagedFiles(SinkWriter):
     def write(self, records: list[Any]) -> None:
         """Encode `records` now, so that they may be changed afterwards, and append them.
 
+        All that can be wrong with a record is found out here: a commit only gives names to files.
+
         Raises:
-            ConnectorError: They can't be encoded (nothing was added), or the file can't be written (the
-                transaction is not usable any more).
+            RefusedRecordError: One can't be written (nothing was added).
+            ConnectorError: The file can't be written: the transaction is not usable any more.
         """
         if not records:
             return
@@ -237,7 +239,7 @@ class StagedFiles(SinkWriter):
             self._layout,
         )
         try:
-            transaction.add(records)
+            transaction.add(records, self.refuse)
         except OSError as error:
             raise failed("write to", self._stage_path, error) from error
         finally:

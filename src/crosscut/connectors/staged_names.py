@@ -28,6 +28,10 @@ STAGE_DIRECTORY = ".crosscut"
 NO_DRIVER = "unnamed"
 SIZE_MAX = 2**63
 
+FINAL_BYTES_MAX = 200
+"""Of the name of a committed file, with a slash before it."""
+
+
 # [0-9], as \d takes digits of every script; and as many as fit, since int() refuses thousands of them.
 _STAGED = re.compile(
     r"(?P<epoch>[0-9]{1,18})-[0-9a-f]{16}\.(?P<suffix>[A-Za-z0-9]+(\.[A-Za-z0-9]+)?)\.staged"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any
 
 from crosscut.connectors.file_encoders import FileEncoder
@@ -14,6 +15,8 @@ from crosscut.connectors.staged_names import StagedPart
 from crosscut.connectors.storage import AnyStage, StagedFile, Storage
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
+
+Refuse = Callable[[Any, str], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -76,26 +79,32 @@ class OpenTransaction:
     def name(self) -> str:
         return self._files[0].name if self._files else ""
 
-    def add(self, records: list[Any]) -> None:
-        """Encode records, at least one, and append them.
+    def add(self, records: list[Any], refuse: Refuse) -> None:
+        """Encode records, at least one, and append them, without those that can't be written.
+
+        Args:
+            refuse: Takes each of those, and why; may raise.
 
         Raises:
-            ConnectorError: They can't be encoded: nothing was added, or the transaction is not usable any
-                more.
+            ConnectorError: `refuse` has raised, or all records together can't be written: nothing was added,
+                or the transaction is not usable any more.
             OSError: They can't be written: the transaction is not usable any more.
         """
-        divided = self._divide(records)
+        divided = self._divided(records, refuse)
         self._check_partitions({partition for partition, _ in divided})
         encoded = []
         for partition, rows in divided:
             known = self._open.get(partition)
             encoder = self._make_encoder() if known is None else known.encoder
             try:
-                encoded.append((partition, encoder, encoder.add(rows), len(rows)))
+                data, count = self._encoded(encoder, rows, refuse)
             except ConnectorError:
                 if encoded:
                     self._damage = "records of it could not be encoded"
                 raise
+            if count:
+                encoded.append((partition, encoder, data, count))
+
         for partition, encoder, data, count in encoded:
             file = self._open.get(partition) or self._created(partition, encoder)
             # Counted first: if the write fails half-way, `stored` finds a file of another size.
@@ -104,6 +113,48 @@ class OpenTransaction:
             file.file.write(data)
             if self._layout.roll_bytes is not None and file.size_bytes >= self._layout.roll_bytes:
                 del self._open[partition]
+
+    def _divided(self, records: list[Any], refuse: Refuse) -> list[tuple[str, list[Any]]]:
+        try:
+            return self._named(records)
+        except ConnectorError:
+            good = self._without_refused(records, self._named, refuse)
+        return self._named(good) if good else []
+
+    def _named(self, records: list[Any]) -> list[tuple[str, list[Any]]]:
+        divided = list(self._divide(records))
+        for partition, _ in divided:
+            # A commit could never give it that path.
+            if partition and len(partition.encode()) > self._storage.partition_bytes_max:
+                raise ConnectorError(
+                    f"{self._storage.location}: the directory {shortened(partition)} has "
+                    f"{len(partition.encode())} bytes, and at most {self._storage.partition_bytes_max} leave "
+                    f"room for the names of files: divide by columns with shorter values"
+                )
+        return divided
+
+    def _encoded(self, encoder: FileEncoder, rows: list[Any], refuse: Refuse) -> tuple[bytes, int]:
+        try:
+            return encoder.add(rows), len(rows)
+        except ConnectorError:
+            # The encoder of the file takes only what goes into it.
+            good = self._without_refused(rows, self._make_encoder().add, refuse)
+            if len(good) == len(rows):
+                raise
+        return (encoder.add(good), len(good)) if good else (b"", 0)
+
+    def _without_refused(
+        self, records: list[Any], trial: Callable[[list[Any]], Any], refuse: Refuse
+    ) -> list[Any]:
+        good = []
+        for record in records:
+            try:
+                trial([record])
+            except ConnectorError as error:
+                refuse(record, str(error))
+            else:
+                good.append(record)
+        return good
 
     def _check_partitions(self, more: set[str]) -> None:
         found = self._partitions | more

@@ -23,10 +23,13 @@ from crosscut.connectors.object_stage import (
     object_ledgers,
 )
 from crosscut.connectors.stage import Stage
-from crosscut.connectors.staged_names import Published
+from crosscut.connectors.staged_names import FINAL_BYTES_MAX, Published
 from crosscut.connectors.targets import local_target
 
 _BUFFER_BYTES = 256 * 1024
+_PATH_BYTES_MAX = 4_095
+_KEY_BYTES_MAX = 1_024
+"""Of S3 and of Google's store."""
 
 
 class StagedFile(Protocol):
@@ -93,11 +96,14 @@ class Storage(ABC):
         location: For messages.
         stores_again: What could not be made durable can be tried again: nothing is lost by the failure.
         tidies: What a writer leaves is removed at once, and not by whoever comes next: that takes no time.
+        partition_bytes_max: Of the path of a directory below the sink's own.
+
     """
 
     location: Any
     stores_again: bool
     tidies: bool
+    partition_bytes_max: int
 
     @abstractmethod
     def stage(self, names: Sequence[str]) -> Any:
@@ -132,6 +138,9 @@ class LocalStorage(Storage):
 
     def __init__(self, directory: str) -> None:
         self.location = self._directory = Path(directory)
+        # Readers open files by their whole paths.
+        self.partition_bytes_max = _PATH_BYTES_MAX - len(os.fsencode(directory)) - FINAL_BYTES_MAX
+
         self._is_above_durable = False
 
     def stage(self, names: Sequence[str]) -> Stage:
@@ -166,6 +175,7 @@ class ObjectStorage(Storage):
     def __init__(self, url: str) -> None:
         self._objects = Objects(url)
         self.location: Location = self._objects.location
+        self.partition_bytes_max = _KEY_BYTES_MAX - len(url.encode()) - FINAL_BYTES_MAX
 
     def stage(self, names: Sequence[str]) -> ObjectStage:
         return ObjectStage(self._objects, names)
