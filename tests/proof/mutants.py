@@ -52,6 +52,8 @@ class Mutant:
 
 JOIN, LATEST = "operators/joins/interval.py", "operators/joins/latest.py"
 BOUNDARIES = "tests/unit/test_join_boundaries.py"
+THREADS, TAKEOVER = "tests/unit/test_sink_threads.py", "tests/unit/test_file_sink_takeover.py"
+MARKER = "tests/unit/test_kafka_marker.py"
 
 MUTANTS = (
     Mutant(
@@ -193,6 +195,104 @@ MUTANTS = (
         "        letters, self._open = self._open, []\n",
         "        letters = self._open\n",
         "tests/conformance/test_refusing_sinks.py",
+    ),
+    Mutant(
+        "a commit does not wait for the writer's other thread",
+        "worker/background.py",
+        "async with self._writer_lock:\n                await self",
+        "if True:\n                await self",
+        THREADS,
+    ),
+    Mutant(
+        "a prepare does not wait for the writer's other thread",
+        "worker/background.py",
+        "            async with self._writer_lock:\n                handle =",
+        "            if True:\n                handle =",
+        THREADS,
+    ),
+    Mutant(
+        "held records are forgotten before their commit",
+        "worker/background.py",
+        '        self._host.failpoints("commit.before")\n',
+        "        self._held.forget(commit.permit.checkpoint_id)\n",
+        THREADS,
+    ),
+    Mutant(
+        "a file sink's zombie sweeps the files of its successor",
+        "connectors/staged_files.py",
+        "epoch is not None and epoch < self._context.epoch",
+        "epoch is not None and epoch != self._context.epoch",
+        TAKEOVER,
+    ),
+    Mutant(
+        "a file sink looks for others only once",
+        "connectors/staged_files.py",
+        "            self._check_history(permit, after, handles)\n            known",
+        "            known",
+        TAKEOVER,
+    ),
+    Mutant(
+        "a file sink that is tried again reads its own ledger alone",
+        "connectors/staged_files.py",
+        "known = joined(self._storage.ledgers(workplace.stage))",
+        "known = workplace.ledger.published",
+        TAKEOVER,
+    ),
+    Mutant(
+        "the older state of a ledger counts",
+        "connectors/ledger.py",
+        "return max(states, key=lambda one: one[0])",
+        "return min(states, key=lambda one: one[0])",
+        TAKEOVER,
+    ),
+    Mutant(
+        "a ledger with a torn state is damaged",
+        "connectors/ledger.py",
+        "    if states:\n",
+        "    if len(states) == 2:\n",
+        TAKEOVER,
+    ),
+    Mutant(
+        "all states of a ledger go into one slot",
+        "connectors/ledger.py",
+        "SLOT_BYTES * (self._number % _SLOTS)",
+        "0",
+        TAKEOVER,
+    ),
+    Mutant(
+        "the checksum of a state is not looked at",
+        "connectors/ledger.py",
+        " and check == _checksum(content)",
+        "",
+        TAKEOVER,
+    ),
+    Mutant(
+        "an epoch that begins again forgets its ledger",
+        "connectors/ledger.py",
+        "published = published.joined(found)",
+        "pass",
+        TAKEOVER,
+    ),
+    Mutant(
+        "a Kafka marker of this epoch is taken for that of a newer one",
+        "connectors/kafka/marker.py",
+        "if marker.epoch > context.epoch",
+        "if marker.epoch >= context.epoch",
+        MARKER,
+    ),
+    Mutant(
+        "what Kafka has confirmed to this writer is not looked at",
+        "connectors/kafka/marker.py",
+        ", location, confirmed=confirmed)",
+        ", location)",
+        MARKER,
+    ),
+    Mutant(
+        "a Kafka marker that is gone is none that was never there",
+        "connectors/kafka/marker.py",
+        "if has_pending and permit is not None",
+        "if False",
+        MARKER,
     ),
 )
 

@@ -92,7 +92,7 @@ class OpenTransaction:
         """
         divided = self._divided(records, refuse)
         self._check_partitions({partition for partition, _ in divided})
-        encoded = []
+        encoded: list[tuple[str, FileEncoder, bytes, int]] = []
         for partition, rows in divided:
             known = self._open.get(partition)
             encoder = self._make_encoder() if known is None else known.encoder
