@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import crosscut as cc
 from crosscut.connectors import merging
+from crosscut.connectors import stage as stage_module
 from crosscut.connectors.merging import merges_done
 from crosscut.errors import ConnectorError
 from crosscut.ids import TaskId, VertexId
@@ -33,6 +34,7 @@ def machine() -> Iterator[Machine]:
     found = Machine()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "os", found.os)
+        patch.setattr(stage_module, "os", found.os)
         yield found
 
 
@@ -89,27 +91,27 @@ def test_whatever_dies_wherever_nobody_sees_a_record_twice_and_none_is_lost(
 # Planted bugs.
 
 
-def shown_before_the_others_go(merge: Any) -> bool:
+def shown_before_the_others_go(merge: Any, directory: Any) -> bool:
     """The merged file is there while the old ones still are."""
-    merge._renamed(merge._directory / "merged", merge._final)
+    merge._rename(directory, "merged", merge._final)
     for number in range(len(merge._files)):
-        merge._claim(number)
+        merge._claim(directory, number)
     return True
 
 
-def forgets_who_was_taken(merge: Any) -> bool:
+def forgets_who_was_taken(merge: Any, directory: Any) -> bool:
     """A file that a reader has taken is merged all the same."""
     for number in range(len(merge._files)):
-        merge._claim(number)
-    merge._renamed(merge._directory / "merged", merge._final)
+        merge._claim(directory, number)
+    merge._rename(directory, "merged", merge._final)
     return True
 
 
-def nothing_is_finished(root: Path) -> None:
+def nothing_is_finished(root: Path, merges: Any) -> None:
     """What a dead run has moved away stays there."""
 
 
-def nobody_waits(root: Path) -> bool:
+def nobody_waits(root: Path, merges: Any) -> bool:
     """Who reads as crosscut does looks at a half-moved merge."""
     return False
 
@@ -117,8 +119,8 @@ def nobody_waits(root: Path) -> bool:
 @pytest.mark.parametrize(
     ("where", "name", "bug"),
     [
-        (merging._Merge, "_moved", shown_before_the_others_go),
-        (merging._Merge, "_moved", forgets_who_was_taken),
+        (merging._Merge, "_is_moved_in", shown_before_the_others_go),
+        (merging._Merge, "_is_moved_in", forgets_who_was_taken),
         (merging, "_finish_others", nothing_is_finished),
         (merging, "_is_half_moved", nobody_waits),
     ],

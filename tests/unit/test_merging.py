@@ -9,7 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from crosscut.connectors import committed_files as module
 from crosscut.connectors.committed_files import committed_files
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.merging import OutputFile, bins, groups, merges_done
+from crosscut.connectors.stage import file_below
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON, Sink
@@ -190,11 +191,11 @@ def test_a_file_that_a_reader_takes_meanwhile_keeps_the_others_as_they_are(
     second = sorted(tmp_path.glob("*.jsonl"))[1]
     rename = os.rename
 
-    def taken_before(source: Any, target: Any) -> None:
-        if Path(source) == second:
+    def taken_before(source: Any, target: Any, **directories: Any) -> None:
+        if source == second.name:
             monkeypatch.undo()
             second.unlink()
-        rename(source, target)
+        rename(source, target, **directories)
 
     before = names_in(tmp_path)
     monkeypatch.setattr(os, "rename", taken_before)
@@ -309,3 +310,71 @@ def test_the_command_says_what_it_has_merged(tmp_path: Path) -> None:
     assert "2 files, 4 bytes" in run.output
     run = CliRunner().invoke(program, ["files", "compact", str(tmp_path)])
     assert run.output == "nothing to merge\n"
+
+
+def trap_with(directory: Path, victim: Path, name: str) -> None:
+    """Put a link into the directory of merges that leads to what is somebody else's."""
+    merges = directory / ".crosscut" / "merges"
+    match name:
+        case "a merge":
+            merges.mkdir(parents=True)
+            (merges / "0123456789abcdef").symlink_to(victim)
+        case "all merges":
+            merges.parent.mkdir(exist_ok=True)
+            merges.symlink_to(victim)
+        case "a lock":
+            merges.mkdir(parents=True)
+            (merges / "at-work.lock").symlink_to(victim / "new")
+        case "a plan":
+            merges.mkdir(parents=True)
+            (merges / "0123456789abcdef.json").symlink_to(victim / "plan.json")
+        case "a plan for a merge":
+            merges.mkdir(parents=True)
+            (merges / "0123456789abcdef").symlink_to(victim)
+            (merges / "0123456789abcdef.json").write_text((victim / "plan.json").read_text())
+        case "a partition":
+            merges.mkdir(parents=True)
+            (directory / "k=1").symlink_to(victim)
+            (merges / "0123456789abcdef").mkdir()
+            (merges / "0123456789abcdef" / "merged").write_text("1\n")
+            (merges / "0123456789abcdef.json").write_text((victim / "plan.json").read_text())
+        case "a fifo":
+            merges.mkdir(parents=True)
+            os.mkfifo(merges / "moving.lock")
+        case _:
+            raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a merge", "all merges", "a lock", "a plan", "a plan for a merge", "a partition", "a fifo"],
+)
+def test_no_link_among_merges_leads_to_files_of_somebody_else(tmp_path: Path, name: str) -> None:
+    """Whoever may write output put it there; `crosscut files compact` is run by somebody with more rights."""
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    (handle,) = committed(cc.files.jsonl(out), [[1]])
+    victim.mkdir()
+    final = handle["final"] if isinstance(handle, dict) else ""
+    for one in ("0", "1", "merged", str(final)):
+        (victim / one).write_text("x" * 8)
+    plan = {"final": f"k=1/{final}", "files": [[f"k=1/{final}", 8]]}
+    (victim / "plan.json").write_text(json.dumps(plan))
+    before = {path.name: path.read_bytes() for path in victim.iterdir()}
+    trap_with(out, victim, name)
+    with suppress(ConnectorError):
+        cc.files.compact(out, older_than=NOW)
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == before
+    with suppress(ConnectorError):
+        committed_files(str(out), "sink")
+
+
+def test_a_file_that_has_become_a_link_is_not_read_into_the_output(tmp_path: Path) -> None:
+    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    secret = tmp_path.parent / "secret"
+    secret.write_text('"secret"\n')
+    first = sorted(tmp_path.glob("*.jsonl"))[0]
+    with pytest.raises(OSError, match="links"):
+        first.unlink()
+        first.symlink_to(secret)
+        file_below(tmp_path, first.name)
+    assert cc.files.compact(tmp_path, older_than=NOW) == []

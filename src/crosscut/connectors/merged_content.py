@@ -7,12 +7,14 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.file_encoders import SUFFIXES, Compression, packer
+from crosscut.connectors.stage import file_below
 from crosscut.connectors.zstd import ZstdFile
 from crosscut.errors import ConnectorError
 
@@ -81,7 +83,7 @@ class Lines(Contents):
             yield from found
 
     def _content(self, path: str) -> Iterator[bytes]:
-        with open(self._root / path, "rb") as stored:
+        with BufferedReader(file_below(self._root, path)) as stored:
             source: Any = stored
             if self._packed is not None:
                 source = ZstdFile(stored) if self._packed == "zstd" else gzip.GzipFile(fileobj=stored)
@@ -118,7 +120,10 @@ class Tables(Contents):
         rows: list[Any] = []
         with library.ParquetWriter(file, self._schema, compression=self._codec) as writer:
             for path in paths:
-                with open(self._root / path, "rb") as source, library.ParquetFile(source) as found:
+                with (
+                    BufferedReader(file_below(self._root, path)) as source,
+                    library.ParquetFile(source) as found,
+                ):
                     rows.append(found.read(use_threads=False))
                 if sum(one.num_rows for one in rows) >= _ROW_GROUP_ROWS:
                     writer.write_table(arrow.concat_tables(rows), _ROW_GROUP_ROWS)
@@ -148,7 +153,7 @@ def _tables(root: Path, paths: Sequence[str]) -> Iterator[Tables]:
     kinds: list[tuple[Any, str, list[str]]] = []
     for path in paths:
         try:
-            with open(root / path, "rb") as source, library.ParquetFile(source) as found:
+            with BufferedReader(file_below(root, path)) as source, library.ParquetFile(source) as found:
                 schema, metadata = found.schema_arrow, found.metadata
                 codec = metadata.row_group(0).column(0).compression.lower()
         except FileNotFoundError:

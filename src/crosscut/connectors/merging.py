@@ -21,15 +21,16 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
 
 from crosscut.connectors.committed_output import visible_files
 from crosscut.connectors.local_paths import is_remote, local_path
 from crosscut.connectors.merged_content import Contents, contents_of
 from crosscut.connectors.partitions import is_partition
-from crosscut.connectors.stage import directory_at, failed
+from crosscut.connectors.stage import Stage, failed, opened_below
 from crosscut.connectors.staged_names import STAGE_DIRECTORY, committed_file, merged_name
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import ConnectorError
@@ -38,7 +39,9 @@ from crosscut.ids import CheckpointId
 MERGES = "merges"
 TARGET_BYTES = 128 * 1024 * 1024
 
+_MERGES = (STAGE_DIRECTORY, MERGES)
 _MERGED = "merged"
+_DRAFT = "plan"
 _PLAN = ".json"
 _AT_WORK, _MOVING = "at-work.lock", "moving.lock"
 _WAIT_S = 10.0
@@ -125,13 +128,12 @@ def compact(
     if not root.is_dir():
         raise ConnectorError(f"{root} is no directory")
     try:
-        (root / STAGE_DIRECTORY / MERGES).mkdir(parents=True, exist_ok=True)
-        with _locked(root, _AT_WORK) as is_alone:
+        with closing(Stage.made(root, _MERGES)) as stage, _locked(stage, _AT_WORK) as is_alone:
             if not is_alone:
                 raise ConnectorError(f"{root}: another run merges files there; wait for it")
-            _finish_others(root)
+            _finish_others(root, stage)
             merges = (
-                _Merge.of(root, bin_of, contents)
+                _Merge.of(root, stage, bin_of, contents)
                 for group in groups(list(_files(root, before)))
                 if (small := [one.path for one in group if not is_large(one, target_bytes)])
                 for contents in contents_of(root, small, csv_header)
@@ -186,11 +188,10 @@ def merges_done(directory: str, timeout_s: float = _WAIT_S) -> Iterator[None]:
         OSError: The directory can't be read.
     """
     root = Path(directory)
-    lock = root / STAGE_DIRECTORY / MERGES / _MOVING
-    if not lock.exists():
+    if not _has_moved(root):
         # Nobody has ever moved anything, so there is nothing to hold; readers may not make files here.
         yield
-        if lock.exists():
+        if _has_moved(root):
             raise ConnectorError(
                 f"{directory}: files were merged there for the first time while it was listed, so a record "
                 f"may have been found twice, or not at all; read it again"
@@ -198,10 +199,14 @@ def merges_done(directory: str, timeout_s: float = _WAIT_S) -> Iterator[None]:
         return
     deadline = time.monotonic() + timeout_s
     while True:
-        with _locked(root, _MOVING, shared=True) as is_still:
-            if is_still and not _is_half_moved(root):
+        with _merges_of(root) as merges:
+            if merges is None:
                 yield
                 return
+            with _locked(merges, _MOVING, shared=True) as is_still:
+                if is_still and not _is_half_moved(root, merges):
+                    yield
+                    return
         if time.monotonic() >= deadline:
             raise ConnectorError(
                 f"{directory}: files are being merged, and that was interrupted or takes longer than "
@@ -210,17 +215,34 @@ def merges_done(directory: str, timeout_s: float = _WAIT_S) -> Iterator[None]:
         time.sleep(_LOOK_S)
 
 
-def _finish_others(root: Path) -> None:
+@contextmanager
+def _merges_of(root: Path) -> Iterator[Stage | None]:
+    """Open the directory of merges; None if there is none."""
+    merges = Stage.found(root, _MERGES)
+    try:
+        yield merges
+    finally:
+        if merges is not None:
+            merges.close()
+
+
+def _has_moved(root: Path) -> bool:
+    with _merges_of(root) as merges:
+        return merges is not None and merges.look(_MOVING) is not None
+
+
+def _finish_others(root: Path, merges: Stage) -> None:
     """Finish what has a plan, and remove what has none."""
-    for name in _plans(root):
-        _Merge.planned(root, name).finish()
-    for name in os.listdir(root / STAGE_DIRECTORY / MERGES):
-        if (root / STAGE_DIRECTORY / MERGES / name).is_dir():
-            _Merge(root, name, "", []).remove_directory()
+    for name in _plans(merges):
+        _Merge.planned(root, merges, name).finish()
+    for name in merges.names():
+        found = merges.look(name)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            _Merge(root, merges, name, "", []).remove_directory()
 
 
-def _is_half_moved(root: Path) -> bool:
-    return any(any(_Merge.planned(root, name).claimed()) for name in _plans(root))
+def _is_half_moved(root: Path, merges: Stage) -> bool:
+    return any(_Merge.planned(root, merges, name).has_claimed() for name in _plans(merges))
 
 
 def _files(root: Path, before: float) -> Iterator[OutputFile]:
@@ -236,143 +258,168 @@ def _files(root: Path, before: float) -> Iterator[OutputFile]:
         )
 
 
-def _plans(root: Path) -> list[str]:
-    names = sorted(os.listdir(root / STAGE_DIRECTORY / MERGES))
-    return [name.removesuffix(_PLAN) for name in names if name.endswith(_PLAN)]
+def _plans(merges: Stage) -> list[str]:
+    return [name.removesuffix(_PLAN) for name in merges.names() if name.endswith(_PLAN)]
 
 
 class _Merge:
-    """One merge, whatever has been done of it.
+    """One merge, whatever has been done of it. Its files are reached through open directories and no link.
 
     Args:
+        merges: The directory of all merges.
         name: Of its directory, and plan.
         final: Path of the merged file, below the sink's directory.
         files: Paths of the old ones, and their sizes, in order.
     """
 
-    def __init__(self, root: Path, name: str, final: str, files: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, root: Path, merges: Stage, name: str, final: str, files: Sequence[tuple[str, int]]
+    ) -> None:
         self._root = root
+        self._merges = merges
+        self._name = name
+        self._plan = f"{name}{_PLAN}"
         self._final = final
         self._files = list(files)
-        self._merges = root / STAGE_DIRECTORY / MERGES
-        self._directory = self._merges / name
-        self._plan = self._merges / f"{name}{_PLAN}"
 
     @classmethod
-    def of(cls, root: Path, small: Sequence[OutputFile], contents: Contents) -> _Merge | None:
+    def of(cls, root: Path, merges: Stage, small: Sequence[OutputFile], contents: Contents) -> _Merge | None:
         """Write the merged file and the plan, both durable; None if a reader has taken one of the files."""
         name, (folder, uid, suffix) = secrets.token_hex(8), small[0].group
         final = os.path.join(
             folder, merged_name(min(s.first for s in small), max(s.last for s in small), uid, name, suffix)
         )
-        merge = cls(root, name, final, [(one.path, one.size_bytes) for one in small])
-        merge._directory.mkdir()
+        merge = cls(root, merges, name, final, [(one.path, one.size_bytes) for one in small])
+        directory = Stage.made(root, (*_MERGES, name))
         try:
-            with open(merge._directory / _MERGED, "xb") as file:
+            with BufferedWriter(directory.created(_MERGED)) as file:
                 contents.write([one.path for one in small], file)
                 file.flush()
-                os.fsync(file.fileno())
-            _synced(merge._directory)
-            draft = merge._directory / "plan"
-            plan = {"final": final, "files": merge._files}
-            with open(draft, "x", encoding="utf-8") as text:
-                json.dump(plan, text)
-                text.flush()
-                os.fsync(text.fileno())
+                directory.store(file)
+            with BufferedWriter(directory.created(_DRAFT)) as file:
+                file.write(json.dumps({"final": final, "files": merge._files}).encode())
+                file.flush()
+                directory.store(file)
+            directory.publish(_DRAFT, merges.descriptor, merge._plan)
         except FileNotFoundError:
             merge.remove_directory()
             return None
         except (OSError, ConnectorError):
             merge.remove_directory()
             raise
-        os.rename(draft, merge._plan)
-        _synced(merge._merges)
+        finally:
+            directory.close()
+        merges.sync()
         return merge
 
     @classmethod
-    def planned(cls, root: Path, name: str) -> _Merge:
+    def planned(cls, root: Path, merges: Stage, name: str) -> _Merge:
         """Return a merge that has a plan.
 
         Raises:
             ConnectorError: It is damaged.
         """
-        path = root / STAGE_DIRECTORY / MERGES / f"{name}{_PLAN}"
         try:
-            match json.loads(path.read_bytes()):
+            with open(merges.opened(f"{name}{_PLAN}", os.O_RDONLY), "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return cls(root, merges, name, "", [])
+        try:
+            match json.loads(data):
                 case {"final": str(final), "files": [*files]}:
                     listed = [(str(path), int(size)) for path, size in files]
                     if all(map(_is_inside, (final, *(path for path, _ in listed)))):
-                        return cls(root, name, final, listed)
+                        return cls(root, merges, name, final, listed)
                 case _:
                     pass
-        except FileNotFoundError:
-            return cls(root, name, "", [])
         except (ValueError, TypeError, RecursionError):
             pass
+        path = merges.path / f"{name}{_PLAN}"
         raise ConnectorError(
             f"{path} is damaged: it says which files a merge has moved away; they are in the directory "
             f"beside it, by number. Restore it from a backup",
             path=str(path),
         )
 
-    def claimed(self) -> Iterator[Path]:
-        """Yield what has been moved out of sight."""
-        for number in range(len(self._files)):
-            if os.path.lexists(self._directory / str(number)):
-                yield self._directory / str(number)
+    def has_claimed(self) -> bool:
+        """Return whether files have been moved out of sight."""
+        with self._opened() as directory:
+            return directory is not None and any(self._claimed(directory))
 
     def finish(self) -> Merged | None:
         """Do what is left to do; return what has been merged, None if a reader has taken one of the files."""
-        with _locked(self._root, _MOVING, wait=True):
-            is_merged = not os.path.lexists(self._directory / _MERGED) or self._moved()
-        replaced = tuple(path for path, _ in self._files)
-        size_bytes = sum(size for _, size in self._files)
-        for path in self.claimed():
-            os.unlink(path)
-        _synced(self._directory)
-        os.unlink(self._plan)
-        _synced(self._merges)
+        with self._opened() as directory:
+            with _locked(self._merges, _MOVING, wait=True):
+                is_merged = (
+                    directory is None or directory.look(_MERGED) is None or self._is_moved_in(directory)
+                )
+            if directory is not None:
+                for name in self._claimed(directory):
+                    directory.drop(name)
+                directory.sync()
+        self._merges.drop(self._plan)
+        self._merges.sync()
         self.remove_directory()
-        return Merged(self._final, replaced, size_bytes) if is_merged else None
+        replaced = tuple(path for path, _ in self._files)
+        return Merged(self._final, replaced, sum(size for _, size in self._files)) if is_merged else None
 
-    def _moved(self) -> bool:
-        """Move the old files away and the merged one in, or all back."""
-        if all(self._claim(number) for number in range(len(self._files))):
-            self._renamed(self._directory / _MERGED, self._final)
+    @contextmanager
+    def _opened(self) -> Iterator[Stage | None]:
+        """Open its directory, if it has one."""
+        directory = Stage.found(self._root, (*_MERGES, self._name))
+        try:
+            yield directory
+        finally:
+            if directory is not None:
+                directory.close()
+
+    def _claimed(self, directory: Stage) -> Iterator[str]:
+        """Yield the names of what has been moved out of sight."""
+        for number in range(len(self._files)):
+            if directory.look(str(number)) is not None:
+                yield str(number)
+
+    def _is_moved_in(self, directory: Stage) -> bool:
+        """Move the old files away and the merged one in, or all back; return which it was."""
+        if all(self._claim(directory, number) for number in range(len(self._files))):
+            self._rename(directory, _MERGED, self._final)
             return True
-        for number, (path, _) in enumerate(self._files):
-            if os.path.lexists(self._directory / str(number)):
-                self._renamed(self._directory / str(number), path)
-        os.unlink(self._directory / _MERGED)
+        for name in self._claimed(directory):
+            self._rename(directory, name, self._files[int(name)][0])
+        directory.drop(_MERGED)
         return False
 
-    def _claim(self, number: int) -> bool:
+    def _claim(self, directory: Stage, number: int) -> bool:
         path, size_bytes = self._files[number]
-        claimed = self._directory / str(number)
-        if not os.path.lexists(claimed):
+        name = str(number)
+        if directory.look(name) is None:
             try:
-                os.rename(self._root / path, claimed)
+                with _folder_of(self._root, path) as folder:
+                    base = os.path.basename(path)
+                    os.rename(base, name, src_dir_fd=folder, dst_dir_fd=directory.descriptor)
             except FileNotFoundError:
                 return False
-        return os.stat(claimed, follow_symlinks=False).st_size == size_bytes
+        found = directory.look(name)
+        return found is not None and stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
 
-    def _renamed(self, source: Path, path: str) -> None:
-        target = self._root / path
+    def _rename(self, directory: Stage, name: str, path: str) -> None:
         for _ in range(_ATTEMPTS):
             # Readers that take files away may remove directories, too.
-            os.makedirs(target.parent, exist_ok=True)
-            with suppress(FileNotFoundError):
-                os.rename(source, target)
-                _synced(target.parent)
+            with suppress(FileNotFoundError), _folder_of(self._root, path, create=True) as folder:
+                directory.publish(name, folder, os.path.basename(path))
+                os.fsync(folder)
                 return
-        raise OSError(errno.EBUSY, "directory was removed again and again", str(target.parent))
+        raise OSError(errno.EBUSY, "directory was removed again and again", os.path.dirname(path))
 
     def remove_directory(self) -> None:
         """Remove what nobody needs any more."""
+        with self._opened() as directory:
+            if directory is None:
+                return
+            for name in directory.names():
+                directory.drop(name)
         with suppress(FileNotFoundError):
-            for name in os.listdir(self._directory):
-                os.unlink(self._directory / name)
-            os.rmdir(self._directory)
+            os.rmdir(self._name, dir_fd=self._merges.descriptor)
 
 
 def _is_inside(path: str) -> bool:
@@ -380,17 +427,23 @@ def _is_inside(path: str) -> bool:
     return committed_file(name) is not None and (not folder or is_partition(folder))
 
 
-def _synced(directory: Path) -> None:
-    with suppress(FileNotFoundError), directory_at(directory) as descriptor:
-        os.fsync(descriptor)
+@contextmanager
+def _folder_of(root: Path, path: str, *, create: bool = False) -> Iterator[int]:
+    """Open the directory of a file below the sink's directory."""
+    folder = os.path.dirname(path)
+    descriptor = opened_below(root, folder.split("/") if folder else (), create=create)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
-def _locked(root: Path, name: str, *, shared: bool = False, wait: bool = False) -> Iterator[bool]:
+def _locked(merges: Stage, name: str, *, shared: bool = False, wait: bool = False) -> Iterator[bool]:
     """Hold a lock that goes with the process; yield whether it could be had."""
     flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
     try:
-        descriptor = os.open(root / STAGE_DIRECTORY / MERGES / name, flags | os.O_CLOEXEC, 0o666)
+        descriptor = merges.opened(name, flags | os.O_CLOEXEC)
     except FileNotFoundError:
         # Nobody has ever moved anything.
         yield True

@@ -74,6 +74,11 @@ class Stage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    @property
+    def descriptor(self) -> int:
+        """The open directory, for calls that take one."""
+        return self._descriptor
+
     def names(self) -> list[str]:
         """Return the names in it, sorted."""
         return sorted(os.listdir(self._descriptor))
@@ -173,6 +178,20 @@ def opened_below(directory: Path, names: Sequence[str], *, create: bool) -> int:
         finally:
             os.close(above)
     return descriptor
+
+
+def file_below(directory: Path, path: str) -> FileIO:
+    """Open a regular file below a directory to read it, through no symbolic link.
+
+    Raises:
+        OSError: It is missing, a link or no file, or a link leads to it.
+    """
+    *folders, name = path.split("/")
+    stage = Stage(directory, opened_below(directory, folders, create=False))
+    try:
+        return FileIO(stage.opened(name, os.O_RDONLY), "rb")
+    finally:
+        stage.close()
 
 
 @contextmanager
