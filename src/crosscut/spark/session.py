@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from weakref import WeakSet
@@ -21,6 +21,7 @@ from crosscut.errors import SettingsError, WorkersError
 from crosscut.spark import gateway
 from crosscut.spark.holding import holders
 from crosscut.spark.java import find_java
+from crosscut.spark.local_dirs import ENVIRONMENT, LOCAL_DIRS, SETTING, removed_by_jvm
 
 LOOPBACK = "127.0.0.1"
 
@@ -232,18 +233,37 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
             f'-XX:TieredStopAtLevel=1 "-Dlog4j2.configurationFile={log_settings.as_uri()}"',
         )
         with _interrupts_kept(), gateway.environment_of(PYSPARK_PYTHON=sys.executable):
+            directories = _private_dirs()
+            conf.set(SETTING, ",".join(directories))
             # The JVM of an earlier, stopped SparkContext may still be there; it is used again.
-            made = SparkContext._gateway or _launched(conf)
             try:
-                return SparkContext(conf=conf, gateway=made)
+                made = SparkContext._gateway or _launched(conf, directories)
+            except BaseException:
+                LOCAL_DIRS.remove()
+                raise
+            try:
+                context = SparkContext(conf=conf, gateway=made)
+                removed_by_jvm(context._jvm, directories)
+                return context
             except BaseException:
                 # Ctrl-C, say: there may be half a SparkContext in that JVM, which allows no second one.
                 SparkContext._gateway = made
                 gateway.forget()
+                LOCAL_DIRS.remove()
                 raise
 
 
-def _launched(conf: SparkConf) -> JavaGateway:
+def _private_dirs() -> list[str]:
+    try:
+        return LOCAL_DIRS.make(has_jvm=SparkContext._gateway is not None)
+    except OSError as error:
+        raise SettingsError(
+            f"can't make a local directory for Spark: {error}; set {ENVIRONMENT} to a directory in which you "
+            f"may write"
+        ) from error
+
+
+def _launched(conf: SparkConf, directories: Sequence[str]) -> JavaGateway:
     with find_java().launch_home() as java_home:
         return gateway.launch(
             conf,
@@ -252,6 +272,8 @@ def _launched(conf: SparkConf) -> JavaGateway:
                 "PYSPARK_DRIVER_PYTHON": sys.executable,
                 # Without it Spark's UI listens on every address of the machine.
                 "SPARK_LOCAL_IP": LOOPBACK,
+                # Where it is set, it takes precedence over the configuration.
+                **({ENVIRONMENT: ",".join(directories)} if ENVIRONMENT in os.environ else {}),
             },
         )
 

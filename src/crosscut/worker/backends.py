@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import tempfile
-from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
 from crosscut.errors import StateError
+from crosscut.host.temporary import TemporaryDirectory
 from crosscut.ids import TaskId
 from crosscut.operators.building import NewState
 from crosscut.settings import BackendName
@@ -19,7 +17,6 @@ from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES, Options
 from crosscut.state.rocksdb.state import RocksState
 
 _PREFIX = "crosscut-state-"
-_LOCK = "lock"
 
 
 class StateBackend(Protocol):
@@ -66,19 +63,13 @@ class OnDisk:
         self._numbers = count()
         parent = directory or tempfile.gettempdir()
         try:
-            os.makedirs(parent, exist_ok=True)
-            _sweep(parent)
-            self.directory = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-            # Under another name until it is locked: whoever finds a lock that nobody holds removes all this.
-            path = os.path.join(self.directory, _LOCK)
-            self._lock = os.open(f"{path}.new", os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(f"{path}.new", path)
+            self._directory = TemporaryDirectory(_PREFIX, parent)
         except OSError as error:
             raise StateError(
                 f"can't keep state in {parent}: {error}; set state_dir to a directory on the workers' "
                 f"machines in which they may write"
             ) from error
+        self.directory = self._directory.path
 
     def new_state(self, task: TaskId) -> NewState:
         def new(*args: Any, **kwargs: Any) -> RocksState:
@@ -90,8 +81,7 @@ class OnDisk:
 
     def close(self) -> None:
         """Remove the directory."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-        os.close(self._lock)
+        self._directory.remove()
 
 
 def backend(
@@ -103,18 +93,3 @@ def backend(
         StateError: It can't be used here.
     """
     return OnDisk(directory, max_parallelism, cache_bytes) if name == "rocksdb" else MEMORY
-
-
-def _sweep(parent: str) -> None:
-    """Remove directories whose process is gone: nobody holds their lock."""
-    for entry in os.scandir(parent):
-        if not entry.name.startswith(_PREFIX):
-            continue
-        # Another one may be sweeping, or it may belong to somebody else.
-        with suppress(OSError):
-            lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(entry.path, ignore_errors=True)
-            finally:
-                os.close(lock)
