@@ -11,8 +11,12 @@ import click
 from crosscut import __version__
 from crosscut.durations import Duration
 from crosscut.errors import CrosscutError, JobFailedError
+from crosscut.shown import escaped
+from crosscut.terminal.links import page_for_terminal
 from crosscut.terminal.options import DurationType, settings_from, settings_options
+from crosscut.terminal.running import savepoint, stop
 from crosscut.terminal.transactions_command import transactions
+from crosscut.terminal.trust import trust_option, unpickling
 from crosscut.urls import shown_url
 
 if TYPE_CHECKING:
@@ -120,7 +124,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
         view.note(f"{flow.name}: starting", style="")
         job = flow.start(settings)
         if job.page:
-            view.note(f"its page: {job.page}", style="")
+            view.note(f"its page: {page_for_terminal(job.page)}", style="")
         if takeover := job.report().takeover:
             view.note(takeover, style="")
 
@@ -242,6 +246,9 @@ def _fault_indices(text: str | None) -> tuple[int, ...] | None:
             f"{text!r} is not a list of numbers, as in 0,3,5", param_hint="--faults"
         ) from error
 
+
+for command in (stop, savepoint):
+    program.add_command(command)
 
 _ROWS_SHOWN = 20
 
@@ -373,12 +380,14 @@ def verify_checkpoint(path: str) -> None:
 @checkpoints.command(name="diff")
 @click.argument("path")
 @click.argument("other")
-def diff_checkpoints(path: str, other: str) -> None:
+@trust_option
+def diff_checkpoints(path: str, other: str, trust: bool) -> None:
     """Show where the states of two savepoints or checkpoints (DIRECTORY, DIRECTORY@7) differ."""
     from crosscut.terminal.savepoints import compared
     from crosscut.terminal.view import make_console
 
-    make_console().print(compared(path, other))
+    with unpickling([path, other], trust=trust):
+        make_console().print(compared(path, other))
 
 
 @checkpoints.command(name="state")
@@ -388,18 +397,20 @@ def diff_checkpoints(path: str, other: str) -> None:
 @click.option("--key", help="Only this key: text, or JSON as it is shown.")
 @click.option("--limit", type=click.IntRange(1), help="How many rows. Default: 20; with --json all.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each row.")
+@trust_option
 def show_state(
-    path: str, uid: str, state: str | None, key: str | None, limit: int | None, as_json: bool
+    path: str, uid: str, state: str | None, key: str | None, limit: int | None, as_json: bool, trust: bool
 ) -> None:
     """Show the state of operator UID in a savepoint or checkpoint (DIRECTORY, DIRECTORY@7)."""
     from crosscut.terminal.state import state_lines, state_table
     from crosscut.terminal.view import make_console
 
-    if as_json:
-        for line in state_lines(path, uid, state, key, limit):
-            click.echo(line)
-    else:
-        make_console().print(state_table(path, uid, state, key, limit or _ROWS_SHOWN))
+    with unpickling([path], trust=trust):
+        if as_json:
+            for line in state_lines(path, uid, state, key, limit):
+                click.echo(line)
+        else:
+            make_console().print(state_table(path, uid, state, key, limit or _ROWS_SHOWN))
 
 
 @checkpoints.command(name="seal")
@@ -474,12 +485,12 @@ def _nothing_to_do(directory: str) -> str:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    click.echo(f"crosscut: warning: {message}", err=True)
+    click.echo(f"crosscut: warning: {escaped(str(message))}", err=True)
 
 
 def _complain(error: CrosscutError, ctx: click.Context) -> None:
     if ctx.find_root().params.get("debug"):
         import traceback
 
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    click.echo(f"crosscut: {error}", err=True)
+        click.echo(escaped("".join(traceback.format_exception(error))), err=True, nl=False)
+    click.echo(f"crosscut: {escaped(str(error))}", err=True)

@@ -7,6 +7,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from crosscut.shown import escaped
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
@@ -54,7 +56,8 @@ class TextLogFormatter(logging.Formatter):
         text = f"{self.formatTime(record)} {record.levelname} {record.name}"
         text += f" [{about}]: {record.getMessage()}" if about else f": {record.getMessage()}"
         error = error_text(record)
-        return f"{text}\n{error}" if error else text
+        # Names, records and what services answer may hold anything, and a terminal obeys it.
+        return escaped(f"{text}\n{error}" if error else text)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

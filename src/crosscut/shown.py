@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import inspect
+import re
 import reprlib
 from contextlib import suppress
 from typing import Any
@@ -64,3 +65,12 @@ def _fields(value: Any) -> list[tuple[str, object]] | None:
     if made_by == collections.__file__ and isinstance(value, tuple):
         return list(zip(getattr(value, "_fields", ()), value, strict=False))
     return None
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""All but tab and newline; with those that change the direction in which text is read."""
+
+
+def escaped(text: str) -> str:
+    """Return `text` with control characters written out, such as `\\x1b`."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

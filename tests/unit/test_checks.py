@@ -6,14 +6,17 @@ from typing import get_args
 
 import pytest
 
+import crosscut as cc
 from crosscut.errors import SettingsError
 from crosscut.settings import Encryption
 from crosscut.spark.checks import (
     Protection,
     check_checkpoint_dir,
     check_checkpoint_dir_is_private,
+    check_origin_is_private,
     protection,
 )
+from crosscut.spark.terms import status_if_finished
 
 
 @pytest.mark.parametrize("url", ["memory://checkpoints", "memory:/checkpoints", "memory:"])
@@ -96,3 +99,31 @@ def test_a_complaint_about_encryption_says_who_can_do_what_and_what_to_set() -> 
         "workers; set spark.ssl.rpc.enabled=true, or spark.authenticate=true and "
         "spark.network.crypto.enabled=true, and leave encryption at 'auto'",
     )
+
+
+@pytest.mark.parametrize("inside", ["", "state", "state/counts"])
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_savepoint_that_others_may_write_to_is_warned_of_and_refused_if_strict(
+    tmp_path: Path, inside: str, mode: int
+) -> None:
+    """M6: to restore it is to run what whoever writes there has pickled."""
+    (tmp_path / "state" / "counts").mkdir(parents=True, mode=0o700)
+    (tmp_path / "state").chmod(0o700)
+    check_origin_is_private(tmp_path, strict=True)
+    (tmp_path / inside).chmod(mode)
+    for name in (str(tmp_path), f"{tmp_path}@7", f"file://{tmp_path}"):
+        with pytest.warns(RuntimeWarning, match=f"has mode {mode:04o}"):
+            check_origin_is_private(name, strict=False)
+        with pytest.raises(SettingsError, match="can run code in this program"):
+            check_origin_is_private(name, strict=True)
+
+
+def test_a_start_with_restore_from_looks_at_who_may_write_there(tmp_path: Path) -> None:
+    origin = tmp_path / "savepoint"
+    origin.mkdir(mode=0o700)
+    origin.chmod(0o777)
+    flow = cc.Flow("restored")
+    flow.source(cc.items([1])).sink(cc.collect())
+    settings = cc.Settings(checkpoint_dir=tmp_path / "new", restore_from=origin, strict=True)
+    with pytest.raises(SettingsError, match="restore_from"):
+        status_if_finished(flow, settings)

@@ -38,7 +38,7 @@ from crosscut.worker.host_parts import (
     outdated,
     remove_host_parts,
 )
-from crosscut.worker.parcels import Parcel
+from crosscut.worker.parcels import Parcel, decoded_result, encoded_result
 from crosscut.worker.stage import StageOrder
 
 TASK = TaskId(VertexId("count"), 0)
@@ -273,7 +273,7 @@ class NewProcesses:
         self.attempts = 0
         self.pids: set[int] = set()
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         self._harm(self.batches)
         self.batches += 1
         said: list[Routed] = []
@@ -284,7 +284,7 @@ class NewProcesses:
             said = []
             for order in of_stage:
                 said += self._attempt(order, brought.get(order.partition.index, []))
-        yield from said
+        yield from (encoded_result(index, parcel) for index, parcel in said)
 
     def _attempt(self, order: StageOrder, parcels: list[Parcel]) -> list[Routed]:
         context = multiprocessing.get_context("forkserver")
@@ -406,15 +406,14 @@ def test_a_rescaled_job_does_not_go_on_with_files_of_a_database_that_were_damage
                         bytes(len(content) // 2) + content[len(content) // 2 :]
                     )
 
-        def run(
-            self, name: str, orders: Sequence[Sequence[StageOrder]], description: str
-        ) -> Iterator[Routed]:
+        def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
             self.batches += 1
             if self.batches > 2 and not left.exists():
                 shutil.copytree(self.host, left)
-            for target, parcel in super().run(name, orders, description):
-                failures.extend([] if parcel.failure is None else [parcel.failure.cause.message])
-                yield target, parcel
+            for data in super().run(name, orders, description):
+                failure = decoded_result(data).failure
+                failures.extend([] if failure is None else [failure.cause.message])
+                yield data
 
     def ended(parallelism: int, until: Callable[[Any], bool]) -> Any:
         settings = cc.Settings(

@@ -248,7 +248,7 @@ class Haunted(LocalJobs):
         self._older: list[tuple[StageOrder, list[Any]]] = []
         self.haunted = 0
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         older, self._older = self._older, []
         for order, parcels in older:
             self.haunted += 1
@@ -288,7 +288,7 @@ class Losing(LocalJobs):
         self._url = url
         self._parts = Path(url) / "parts"
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         if self.seen["runs"] == 3:
             self._parts.rename(self._parts.with_name("lost"))
             remove_host_parts(self._url, None)

@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.shown import escaped
 
 
 def printing(label: str = "") -> Sink[object]:
@@ -22,7 +23,8 @@ def printing(label: str = "") -> Sink[object]:
     them, not for output that counts.
 
     Args:
-        label: In front of each line, with a colon: which sink it is.
+        label: In front of each line, with a colon: which sink it is. Control characters in a record are
+            written out, as `\\x1b`: a terminal would obey them.
 
     Raises:
         SettingsError: `label` is no text of one line.
@@ -73,7 +75,8 @@ class _Printer(SinkWriter):
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
         lines, self._lines = self._lines, []
-        return (checkpoint_id, "".join(lines)) if lines else None
+        # Whoever looks at them has a terminal, perhaps.
+        return (checkpoint_id, escaped("".join(lines))) if lines else None
 
     def prepare(self, transaction: Any) -> JSON:
         checkpoint_id, text = transaction

@@ -1,7 +1,8 @@
 """A cut as it is stored: the parts of one completed checkpoint, read on the driver.
 
-Parts are unpickled here, on the driver, as nowhere else: only those that the log entry of this job
-names, only after their SHA-256 matched it, and only if the user asked for the contents of cuts.
+Parts are loaded here, on the driver: only those that the log entry of this job names, only after their
+SHA-256 matched it, and only if the user asked for their contents. Workers wrote them, so only data is loaded
+(see `crosscut.data_pickles`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from crosscut.cuts import Cut
+from crosscut.data_pickles import only_data
 from crosscut.errors import CheckpointError, FlowError, InternalError, StoreError
 from crosscut.graph.components import component_of
 from crosscut.graph.specs import (
@@ -99,7 +101,9 @@ class StoredCut(Cut):
         if uid not in self._values:
             tables: dict[str, dict[Any, Any]] = {name: {} for name in names}
             for snapshot in self._snapshots_of(vertex):
-                for name, values in stored_contents(snapshot.parts, self._read).items():
+                with only_data():
+                    contents = stored_contents(snapshot.parts, self._read)
+                for name, values in contents.items():
                     tables[name].update(values)
             for node in vertex.chain:
                 if isinstance(node.spec, ProcessSpec | StreamProcessSpec | ConnectSpec):
@@ -119,7 +123,8 @@ class StoredCut(Cut):
             for one in self._entry.snapshots:
                 for part in one.snapshot.log:
                     for logged in decoded_log(self._read(part)):
-                        found[logged.channel.target.vertex] += decode_batch(logged.data).records
+                        with only_data():
+                            found[logged.channel.target.vertex] += decode_batch(logged.data).records
             self._in_flight = found
         if uid is not None:
             return self._in_flight[uid]

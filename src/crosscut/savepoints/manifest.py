@@ -159,8 +159,12 @@ def opened(path: str | os.PathLike[str]) -> Savepoint:
     return found
 
 
-def found_at(path: str | os.PathLike[str]) -> Savepoint | None:
-    """Return the savepoint at `path`, None if there is no manifest; see `opened`."""
+def found_at(path: str | os.PathLike[str], key: LogKey | None = None) -> Savepoint | None:
+    """Return the savepoint at `path`, None if there is no manifest; see `opened`.
+
+    Args:
+        key: Verifies it; None: that of the environment does, if there is one.
+    """
     directory = local_path(os.fspath(path))
     if directory is not None and not os.path.isfile(os.path.join(directory, MANIFEST)):
         return None
@@ -171,13 +175,13 @@ def found_at(path: str | os.PathLike[str]) -> Savepoint | None:
         return None
     except OSError as error:
         raise failed("can't read", folder, MANIFEST, error) from error
-    manifest = _decoded(data, f"{folder.root}/{MANIFEST}", log_key())
+    manifest = _decoded(data, f"{folder.root}/{MANIFEST}", key or log_key())
     return Savepoint(folder, manifest, folder.root, _digest(to_json(manifest)).removeprefix(_KIND))
 
 
-def is_savepoint(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a manifest."""
-    return found_at(path) is not None
+def is_savepoint(path: str | os.PathLike[str], key: LogKey | None = None) -> bool:
+    """Whether there is a manifest; see `found_at`."""
+    return found_at(path, key) is not None
 
 
 def write_manifest(folder: Folder, manifest: SavepointManifest) -> None:

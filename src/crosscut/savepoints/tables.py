@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from crosscut.data_pickles import only_data
 from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.ids import TaskId
 from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted
@@ -24,10 +27,11 @@ from crosscut.savepoints.values import from_text
 from crosscut.savepoints.writing import state_rows, write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
-from crosscut.store.log_key import log_key
+from crosscut.store.log_key import LogKey, log_key
+from crosscut.store.owners import foreign_write
 from crosscut.urls import local_path, path_text, shown_url
 
-_NUMBERED = re.compile(r"(.+)@(\d+)", re.DOTALL)
+NUMBERED = re.compile(r"(.+)@(\d+)", re.DOTALL)
 """A checkpoint of a directory; in a URL there may be another `@`, after a user's name."""
 
 
@@ -38,6 +42,7 @@ def read_state(
     *,
     spark: Any = None,
     schema: Any = None,
+    trust: bool = False,
 ) -> Any:
     """Return the state of an operator as a Polars or a Spark DataFrame, one row for each key (and name).
 
@@ -55,10 +60,14 @@ def read_state(
         schema: Of that DataFrame, a StructType or DDL: some of `key_group`, `key`, `name` and `value`, with
             their types; what is not named is not decoded. None: all, with keys, names and values as text,
             as a savepoint has them.
+        trust: Unpickle everything, which runs code of whoever wrote the state. By default only data is
+            loaded: plain types, data classes and the like, and the classes of this program; import the
+            modules of other classes first. A directory that others may write to is warned of.
 
     Raises:
         StoreError: There is nothing at `path`, it is damaged, or Polars or pyarrow is not installed.
-        StateError: It has no such state, or a class in it can't be imported here.
+        StateError: It has no such state, or a class in it can't be imported here, or is not loaded without
+            `trust`.
         SettingsError: `schema` has other columns, or was given without `spark`.
 
     Examples:
@@ -67,11 +76,28 @@ def read_state(
         >>> cc.read_state("savepoints/monday", "counts", spark=spark, schema="key STRING, value BIGINT")
         ... # doctest: +SKIP
     """
-    found = state_at(path, uid, state)
+    if trust:
+        warn_of_foreign_write(path)
+    with nullcontext() if trust else only_data():
+        return _frame(state_at(path, uid, state), spark, schema, trust=trust)
+
+
+def warn_of_foreign_write(path: str | os.PathLike[str]) -> None:
+    """Warn if others can write to a local savepoint or checkpoint directory that is to be unpickled."""
+    numbered = NUMBERED.fullmatch(os.fspath(path))
+    if reason := foreign_write(os.fspath(path)) or (numbered and foreign_write(numbered[1])):
+        warnings.warn(
+            f"{reason}: state is pickled, so whoever can write there can run code in this program",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _frame(found: StoredState, spark: Any, schema: Any, *, trust: bool) -> Any:
     if spark is not None:
         from crosscut.spark.state_frame import state_frame
 
-        return state_frame(spark, found, schema)
+        return state_frame(spark, found, schema, trust=trust)
     if schema is not None:
         raise SettingsError("read_state(schema=...) is for a Spark DataFrame: give it spark=, too")
     rows = list(found.rows())
@@ -191,8 +217,13 @@ class StoredState:
         )
 
 
-def state_at(path: str | os.PathLike[str], uid: str, state: str | None) -> StoredState:
+def state_at(
+    path: str | os.PathLike[str], uid: str, state: str | None, key: LogKey | None = None
+) -> StoredState:
     """Find the state of operator `uid`; see `read_state`.
+
+    Args:
+        key: Verifies the job log, or savepoint; None: that of the environment does, if there is one.
 
     Raises:
         StoreError: There is nothing at `path`, or it is damaged.
@@ -200,12 +231,12 @@ def state_at(path: str | os.PathLike[str], uid: str, state: str | None) -> Store
     """
     text = path_text(path, "path")
     tasks: list[FileOfTask | PartsOfTask] = []
-    savepoint = found_at(text)
+    savepoint = found_at(text, key)
     if savepoint is not None:
         name, flow = savepoint.name, savepoint.manifest.flow
         tasks += [FileOfTask(_absolute(text), file) for file in savepoint.manifest.state_files(uid)]
     else:
-        where, store, checkpoint = opened_checkpoint(text)
+        where, store, checkpoint = opened_checkpoint(text, key)
         claim = claims_in([entry for _, entry in store.tail(1)])[-1]
         name, flow = shown_url(text), claim.flow
         tasks += [
@@ -262,7 +293,9 @@ def origin_of(path: str | os.PathLike[str]) -> Origin:
     return Origin(shown_url(os.fspath(path)), ancestors)
 
 
-def opened_checkpoint(path: str | os.PathLike[str]) -> tuple[str, CheckpointStore, CheckpointCompleted]:
+def opened_checkpoint(
+    path: str | os.PathLike[str], key: LogKey | None = None
+) -> tuple[str, CheckpointStore, CheckpointCompleted]:
     """Return the checkpoint that `path` names: a checkpoint_dir, with `@7` at its end for checkpoint 7.
 
     Before it come the checkpoint_dir, and its store.
@@ -271,9 +304,9 @@ def opened_checkpoint(path: str | os.PathLike[str]) -> tuple[str, CheckpointStor
         StoreError: There is no such checkpoint.
     """
     text = path_text(path, "path")
-    numbered = _NUMBERED.fullmatch(text)
+    numbered = NUMBERED.fullmatch(text)
     where, number = (numbered[1], int(numbered[2])) if numbered else (text, None)
-    store = open_store(where, create=False, key=log_key())
+    store = open_store(where, create=False, key=key or log_key())
     return where, store, newest_checkpoint(store, number, shown_url(text))
 
 

@@ -16,6 +16,7 @@ import pickle  # noqa: S403 - see above
 from typing import Any
 
 from crosscut.errors import StateError
+from crosscut.unpickling import loader
 
 _PLAIN = frozenset({int, str, bool, type(None)})
 
@@ -99,7 +100,9 @@ def _value(found: Any) -> Any:
 
 def _unpickled(content: str) -> Any:
     try:
-        return pickle.loads(base64.b64decode(content, validate=True))  # noqa: S301 - see the module
+        return loader()(base64.b64decode(content, validate=True))
+    except StateError:
+        raise
     except Exception as error:  # A value's own __setstate__ may raise anything.
         raise StateError(
             f"a value of a savepoint can't be decoded: {type(error).__name__}: {error}; its class must be "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochCl
 from crosscut.protocol.job.rescaling import parallelism_of
 from crosscut.protocol.job.staged import BEFORE_ALL, staged_splits
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.savepoints.folder import UNFINISHED, claim_at, new_folder, remove
+from crosscut.savepoints.folder import UNFINISHED, Folder, claim_at, new_folder, remove
 from crosscut.savepoints.manifest import (
     MANIFEST,
     VERSION,
@@ -34,6 +34,9 @@ from crosscut.task.channel_log import decoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import decode_batch
 
+WriteFiles = Callable[[CheckpointCompleted, int], list[RowFile]]
+"""Writes the files of a savepoint, given the number of key groups; see `files_written`."""
+
 
 def write_savepoint(
     path: str | os.PathLike[str],
@@ -43,6 +46,7 @@ def write_savepoint(
     *,
     is_committed: bool = True,
     goes_on: bool = False,
+    write_files: WriteFiles | None = None,
 ) -> SavepointManifest:
     """Write `checkpoint` as a savepoint into the directory or URL `path`, which must be empty. Blocks.
 
@@ -53,6 +57,7 @@ def write_savepoint(
         read: Returns the verified bytes of a part.
         is_committed: All output of the checkpoint is.
         goes_on: What the same job has left there unfinished, when its program died, is removed first.
+        write_files: Writes the files, which means to unpickle what workers wrote; None: this process does.
 
     Raises:
         StoreError: There is something already, or it can't be written; nothing is left then.
@@ -60,25 +65,13 @@ def write_savepoint(
         StateError: A class in the state can't be loaded here, or a value can't be stored.
     """
     folder, own = new_folder(path, claim.lineage, goes_on=goes_on)
-    files: list[RowFile] = []
-    paths = [UNFINISHED]
+    paths = [UNFINISHED, *_paths(checkpoint)]
     is_ours = True
     try:
-        for one in checkpoint.snapshots:
-            if one.snapshot.parts:
-                name = f"state/{one.task.vertex}/{one.task.index}.parquet"
-                paths.append(name)
-                rows = state_rows(one.task, one.snapshot.parts, read, claim.max_parallelism)
-                files.append(write_rows(folder, name, STATE_COLUMNS, rows))
-        for name, part, rows_count in _staged(checkpoint):
-            paths.append(name)
-            data = read(part)
-            folder.write_new(name, (data,))
-            files.append(RowFile(name, rows_count, len(data), part.sha256))
-        for vertex, logs in _logs(checkpoint).items():
-            name = f"in-flight/{vertex}.parquet"
-            paths.append(name)
-            files.append(write_rows(folder, name, IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
+        if write_files is None:
+            files = files_written(folder, checkpoint, claim.max_parallelism, read)
+        else:
+            files = write_files(checkpoint, claim.max_parallelism)
         manifest = SavepointManifest(
             version=VERSION,
             release=version("crosscut"),
@@ -106,6 +99,43 @@ def write_savepoint(
         raise
     remove(folder, [UNFINISHED])
     return manifest
+
+
+def files_written(
+    folder: Folder, checkpoint: CheckpointCompleted, max_parallelism: int, read: ReadPart
+) -> list[RowFile]:
+    """Write all files of a savepoint but its manifest. Blocks.
+
+    Raises:
+        StoreError: One can't be written, or a part is missing or damaged.
+        StateError: A class in the state can't be loaded here, or a value can't be stored.
+    """
+    files: list[RowFile] = []
+    for one in checkpoint.snapshots:
+        if one.snapshot.parts:
+            rows = state_rows(one.task, one.snapshot.parts, read, max_parallelism)
+            files.append(write_rows(folder, _state_path(one.task), STATE_COLUMNS, rows))
+    for name, part, rows_count in _staged(checkpoint):
+        data = read(part)
+        folder.write_new(name, (data,))
+        files.append(RowFile(name, rows_count, len(data), part.sha256))
+    for vertex, logs in _logs(checkpoint).items():
+        files.append(write_rows(folder, _log_path(vertex), IN_FLIGHT_COLUMNS, _log_rows(logs, read)))
+    return files
+
+
+def _paths(checkpoint: CheckpointCompleted) -> list[str]:
+    """Return the names of all files that a savepoint of `checkpoint` has, but for its manifest."""
+    states = [_state_path(one.task) for one in checkpoint.snapshots if one.snapshot.parts]
+    return [*states, *(name for name, _, _ in _staged(checkpoint)), *map(_log_path, _logs(checkpoint))]
+
+
+def _state_path(task: TaskId) -> str:
+    return f"state/{task.vertex}/{task.index}.parquet"
+
+
+def _log_path(vertex: str) -> str:
+    return f"in-flight/{vertex}.parquet"
 
 
 def _staged(checkpoint: CheckpointCompleted) -> Iterator[tuple[str, Part, int]]:

@@ -93,6 +93,7 @@ def backfill(
         replace(claim, flow=identity_of(live)),
         job.read_part,
         goes_on=True,
+        write_files=job.write_files(savepoint),
     )
     return savepoint
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 import socket
-import stat
 import warnings
 from dataclasses import dataclass
 
 from pyspark import SparkContext
 
 from crosscut.errors import SettingsError
+from crosscut.savepoints.tables import NUMBERED
 from crosscut.settings import Encryption, Settings
 from crosscut.spark.holding import Holding, hold, holders
+from crosscut.spark.local_dirs import open_local_dirs
 from crosscut.spark.session import LOOPBACK, encrypts_traffic, has_session, is_local, is_own, slots
+from crosscut.store.owners import foreign_write
 from crosscut.urls import shown_url
 
 
@@ -57,6 +59,27 @@ def warn_of_single_attempts(context: SparkContext) -> None:
         )
 
 
+def check_local_dirs_are_private(settings: Settings, context: SparkContext) -> None:
+    """Complain if other users of this machine can read what batches put into Spark's shuffle files.
+
+    Raises:
+        SettingsError: They can, and `strict` is set.
+    """
+    if settings.engine == "continuous" or not is_local(context):
+        return
+    found = open_local_dirs(context)
+    if not found:
+        return
+    text = (
+        f"other users of this machine can read Spark's local directory {', '.join(found)}, where "
+        f"engine={settings.engine!r} puts records and state: set spark.local.dir (or SPARK_LOCAL_DIRS) to a "
+        f"directory with mode 0700, or spark.io.encryption.enabled=true, when you make the SparkSession"
+    )
+    if settings.strict:
+        raise SettingsError(text)
+    _warn(text)
+
+
 def _warn(text: str) -> None:
     """Warn at the line outside of this package that has led here."""
     level, frame = 1, inspect.currentframe()
@@ -76,24 +99,35 @@ def check_checkpoint_dir_is_private(url: str, *, strict: bool) -> None:
     Raises:
         SettingsError: They may, and `strict` is set.
     """
-    directory = url.removeprefix("file://").removeprefix("local://")
-    if "://" in directory or not os.path.isdir(directory):
-        return
-    for path in (directory, *(os.path.join(directory, name) for name in ("log", "parts"))):
-        if not os.path.isdir(path):
-            continue
-        found = os.stat(path)
-        mode = stat.S_IMODE(found.st_mode)
-        if found.st_uid == os.geteuid() and not mode & 0o022:
-            continue
-        text = (
-            f"{path} belongs to user id {found.st_uid} and has mode {mode:04o}, expected user id "
-            f"{os.geteuid()} and no write permission for others: whoever can write there can run code in the "
-            f"workers; chown it, chmod 700 it, or choose another checkpoint_dir"
+    if reason := foreign_write(url, ("log", "parts")):
+        _complain(
+            f"{reason}: whoever can write there can run code in the workers; chown it, chmod 700 it, or "
+            f"choose another checkpoint_dir",
+            strict=strict,
         )
-        if strict:
-            raise SettingsError(text)
-        _warn(text)
+
+
+def check_origin_is_private(path: str | os.PathLike[str], *, strict: bool) -> None:
+    """Complain if others may write to a local savepoint or checkpoint directory whose state is loaded here.
+
+    Raises:
+        SettingsError: They may, and `strict` is set.
+    """
+    where = os.fspath(path)
+    if (numbered := NUMBERED.fullmatch(where)) is not None and not os.path.isdir(where):
+        where = numbered[1]
+    if reason := foreign_write(where):
+        _complain(
+            f"restore_from: {reason}: state is pickled, so whoever can write there can run code in this "
+            f"program; chown it, chmod -R go-w it, or take a copy of it that you trust",
+            strict=strict,
+        )
+
+
+def _complain(text: str, *, strict: bool) -> None:
+    if strict:
+        raise SettingsError(text)
+    _warn(text)
 
 
 def checked_host(settings: Settings, context: SparkContext) -> str:

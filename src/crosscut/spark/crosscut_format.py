@@ -17,10 +17,12 @@ from pyspark.sql.types import StructType
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.ids import CheckpointId
 from crosscut.savepoints.tables import FileOfTask, PartsOfTask, state_at
+from crosscut.spark.key_verification import DriversKey, drivers_key
 from crosscut.spark.output_files import OutputOf, check_columns, output_at, rows_of, schema_of
 from crosscut.spark.session import spark_session
 from crosscut.spark.state_rows import COLUMNS, inferred, typed
 from crosscut.spark.workers import python_of_this_program
+from crosscut.store.log_key import log_key
 from crosscut.urls import check_for_spark
 
 FORMAT = "crosscut"
@@ -57,7 +59,16 @@ def register(spark: SparkSession) -> None:
     if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
         raise SettingsError(f"register({spark!r:.100}): expected a SparkSession of this program")
     with python_of_this_program(spark.sparkContext):
-        spark.dataSource.register(CrosscutDataSource)
+        spark.dataSource.register(_source_with(drivers_key(log_key())))
+
+
+def _source_with(key: DriversKey | None) -> type[CrosscutDataSource]:
+    """Return the data source for Spark's own processes, which verify with `key`."""
+    if key is None:
+        return CrosscutDataSource
+
+    # Made here, so that it travels by value, with the key that stands for ours.
+    return type("VerifyingCrosscutDataSource", (CrosscutDataSource,), {"key": key, "__module__": "__main__"})
 
 
 def frame(url: str, uid: str, state: str = "") -> DataFrame:
@@ -70,7 +81,13 @@ def frame(url: str, uid: str, state: str = "") -> DataFrame:
 
 
 class CrosscutDataSource(DataSource):
-    """See `register`."""
+    """See `register`.
+
+    Attributes:
+        key: Verifies job logs and savepoints; None: that of the environment does, if there is one.
+    """
+
+    key: DriversKey | None = None
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -94,13 +111,13 @@ class CrosscutDataSource(DataSource):
 
     def output(self) -> OutputOf | None:
         """Return where the output is, None if `uid` is no sink's."""
-        return output_at(self.options["path"], self.options["uid"])
+        return output_at(self.options["path"], self.options["uid"], self.key)
 
     def tasks(self) -> Sequence[FileOfTask | PartsOfTask]:
         """Return the tasks with state."""
         path = self.options["path"]
         where = path if self.checkpoint is None else f"{path}@{self.checkpoint}"
-        return state_at(where, self.options["uid"], self._state).tasks
+        return state_at(where, self.options["uid"], self._state, self.key).tasks
 
     @property
     def _state(self) -> str:

@@ -28,6 +28,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from crosscut.errors import WorkersError
+from crosscut.store.log_key import without_log_key
 
 GONE = "Spark's JVM is gone"
 
@@ -57,7 +58,8 @@ def launch(conf: SparkConf, environment: Mapping[str, str]) -> JavaGateway:
         with _interrupts_wait():
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **environment, **variables},
+                # Spark hands the environment on to the workers: the key of the job log stays here.
+                env={**without_log_key(os.environ), **environment, **variables},
                 # The JVM ends when this pipe does.
                 stdin=subprocess.PIPE,
                 # Ctrl-C in a terminal reaches the JVM as well.

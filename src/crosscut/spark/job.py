@@ -31,6 +31,7 @@ from crosscut.protocol.events import RestartRequested, StopRequested
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import Part
+from crosscut.savepoints.writing import WriteFiles
 from crosscut.settings import Settings
 from crosscut.spark.endings import failure_of, plain_interrupts
 from crosscut.spark.holding import Holding
@@ -294,7 +295,8 @@ class Job:
         def write(checkpoint: CheckpointCompleted) -> None:
             store = self._run.store
             claim = claims_in([entry for _, entry in store.tail(1)])[-1]
-            write_savepoint(directory, checkpoint, claim, store.read_part)
+            files = self._run.write_files(directory)
+            write_savepoint(directory, checkpoint, claim, store.read_part, write_files=files)
 
         self._run.ask(
             lambda driver: driver.savepoint(write), timeout, on_timeout="the savepoint was not written"
@@ -336,6 +338,10 @@ class Job:
         checkpoint = [entry for entry in tail if isinstance(entry, CheckpointCompleted)][-1]
         return checkpoint, claims_in(tail)[-1]
 
+    def write_files(self, path: str) -> WriteFiles:
+        """Return what writes the files of a savepoint of this job at `path`."""
+        return self._run.write_files(path)
+
     def read_part(self, part: Part) -> bytes:
         """Return the verified bytes of a part of a checkpoint.
 
@@ -347,7 +353,8 @@ class Job:
     def _last_as_savepoint(self, directory: str) -> None:
         from crosscut.savepoints.writing import write_savepoint
 
-        write_savepoint(directory, *self.last_checkpoint(), self.read_part)
+        files = self._run.write_files(directory)
+        write_savepoint(directory, *self.last_checkpoint(), self.read_part, write_files=files)
 
     def stop(self, timeout: float | None = None, *, savepoint: str | os.PathLike[str] | None = None) -> bool:
         """Take a last checkpoint, commit it, and end; the next start resumes from there.

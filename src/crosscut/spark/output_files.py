@@ -24,7 +24,7 @@ from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.segments import claims_in
 from crosscut.savepoints.manifest import is_savepoint
 from crosscut.store.checkpoint_store import open_store
-from crosscut.store.log_key import log_key
+from crosscut.store.log_key import LogKey, log_key
 from crosscut.urls import shown_url
 
 NOTHING = CheckpointId(0)
@@ -44,12 +44,14 @@ class OutputOf:
     Attributes:
         url: Of the checkpoint store of its job.
         kind: What the files hold: "jsonl", "parquet" or "txt".
+        key: Verifies the job log; None: that of the environment does, if there is one.
     """
 
     url: str
     uid: str
     directory: str
     kind: str
+    key: LogKey | None = None
 
     def newest(self, after: CheckpointId = NOTHING) -> CheckpointId:
         """Return the newest checkpoint whose output is all visible.
@@ -93,7 +95,7 @@ class OutputOf:
         return found if retained else NOTHING
 
     def _retained(self) -> list[CheckpointCompleted]:
-        tail = open_store(self.url, create=False, key=log_key()).tail(_RETAINED_MAX)
+        tail = open_store(self.url, create=False, key=self.key or log_key()).tail(_RETAINED_MAX)
         completed = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
         newest = restored(tail)
         return completed if newest is None else [*completed[:-1], newest]
@@ -124,16 +126,16 @@ class OutputOf:
         return list(grouped(one for one in found if after < one.checkpoint_id <= through))
 
 
-def output_at(url: str, uid: str) -> OutputOf | None:
+def output_at(url: str, uid: str, key: LogKey | None = None) -> OutputOf | None:
     """Return the output of sink `uid` of the job at `url`, None if that is no sink.
 
     Raises:
         ConnectorError: It is a sink whose output can't be read here.
         StoreError: There is no job at `url`.
     """
-    if is_savepoint(url):
+    if is_savepoint(url, key):
         return None
-    claims = claims_in([entry for _, entry in open_store(url, create=False, key=log_key()).tail(1)])
+    claims = claims_in([entry for _, entry in open_store(url, create=False, key=key or log_key()).tail(1)])
     found = next((one for one in claims[-1].flow.operators if one.uid == uid), None) if claims else None
     if found is None or found.kind != "sink":
         return None
@@ -142,7 +144,7 @@ def output_at(url: str, uid: str) -> OutputOf | None:
             f"sink {uid!r} is of class {found.connector}: expected one of "
             f"crosscut.files.jsonl, text and parquet"
         )
-    return OutputOf(url, uid, found.details, FORMATS[found.connector])
+    return OutputOf(url, uid, found.details, FORMATS[found.connector], key)
 
 
 def schema_of(output: OutputOf) -> StructType:

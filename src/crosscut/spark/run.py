@@ -37,10 +37,12 @@ from crosscut.protocol.events import CancelRequested, JobEvent, StopRequested
 from crosscut.protocol.job.recovery import Predecessor
 from crosscut.protocol.messages import FailureCause
 from crosscut.refused_records import SinkWithDeadLetters
+from crosscut.savepoints.writing import WriteFiles
 from crosscut.settings import Settings
 from crosscut.spark import session
 from crosscut.spark.checks import (
     check_checkpoint_dir,
+    check_local_dirs_are_private,
     checked_encryption,
     checked_host,
     warn_of_single_attempts,
@@ -139,6 +141,7 @@ class Run:
         """
         self._context = context
         warn_of_single_attempts(context)
+        check_local_dirs_are_private(self._settings, context)
         self._host = checked_host(self._settings, context)
         self._is_encrypted = checked_encryption(self._settings, context, self._host)
         self._holding = holding
@@ -337,6 +340,13 @@ class Run:
         """Return the state of an operator in the newest completed checkpoint; see `Job.values`."""
         store = open_store(self._checkpoint_dir, create=False, key=log_key())
         return newest_values(store, self._graph, uid, state)
+
+    def write_files(self, path: str) -> WriteFiles:
+        """Return what writes the files of a savepoint at `path`: a process that has no secret of this one."""
+        from crosscut.savepoints.child import files_by_child
+
+        packed = next(iter(self._plans.values())).packed
+        return files_by_child(path, absolute(self._checkpoint_dir), packed)
 
     def _run(self) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from crosscut.data_pickles import only_data
 from crosscut.driver.metrics import JobMetrics
 from crosscut.settings import Settings
 from crosscut.web.answers import Actions, StateSeen
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from crosscut.spark.job import Job
     from crosscut.spark.ui import InSparkUi
+    from crosscut.web.endpoint import Endpoint
     from crosscut.web.page import Page
 
 LOGGER = logging.getLogger("crosscut.job")
@@ -59,7 +61,7 @@ class JobActions:
 
         wanted = None if key is None else {key, json.dumps(key)}
         # One at a time: each reads parts of a checkpoint into the driver.
-        with self._looking:
+        with self._looking, only_data():
             rows = state_at(self._job.checkpoint_dir, uid, None).rows()
             found = list(islice((one for one in rows if wanted is None or one.key in wanted), ROWS_SHOWN + 1))
         shown = tuple(
@@ -88,6 +90,9 @@ class Seeing:
         self._recorder = Recorder(name, look, checkpoint_dir)
         self.page: Page | None = None
         self._in_ui: InSparkUi | None = None
+        self._name = name
+        self._directory = checkpoint_dir
+        self._endpoint: Endpoint | None = None
         self._has_proxy = bool(settings.web_url)
         if settings.web:
             # No job is started slower because it could have a page.
@@ -118,6 +123,16 @@ class Seeing:
     def start(self) -> None:
         """The job owns its checkpoint directory."""
         self._recorder.start()
+        if self.page is not None:
+            from crosscut.web.endpoint import write_endpoint
+
+            self._endpoint = self.page.endpoint
+            try:
+                write_endpoint(self._directory, self._endpoint)
+            except OSError as error:
+                LOGGER.warning(
+                    "job %r: `crosscut stop` and `crosscut savepoint` will not find it: %s", self._name, error
+                )
 
     @property
     def link(self) -> str:
@@ -151,3 +166,7 @@ class Seeing:
     def close(self) -> None:
         """The job has ended. Its page stays, as long as the program does or somebody closes it."""
         self._recorder.close()
+        if self._endpoint is not None:
+            from crosscut.web.endpoint import remove_endpoint
+
+            remove_endpoint(self._directory, self._endpoint)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from crosscut.data_pickles import only_data
 from crosscut.errors import SettingsError
 from crosscut.savepoints.tables import FileOfTask, PartsOfTask, StateRow, StoredState
 from crosscut.savepoints.values import from_text
@@ -17,7 +19,7 @@ _AS_TEXT = "key_group INT, key STRING, name STRING, value STRING"
 _COLUMNS = tuple(column.split()[0] for column in _AS_TEXT.split(", "))
 
 
-def state_frame(spark: Any, stored: StoredState, schema: Any) -> DataFrame:
+def state_frame(spark: Any, stored: StoredState, schema: Any, *, trust: bool) -> DataFrame:
     """Return the rows of `stored`, which are read when Spark needs them; see `read_state`.
 
     Raises:
@@ -34,7 +36,7 @@ def state_frame(spark: Any, stored: StoredState, schema: Any) -> DataFrame:
         )
     for task in stored.tasks:
         check_for_spark(task.url, "path")
-    read = _Reading(stored.state, tuple(names), None if schema is None else from_text)
+    read = _Reading(stored.state, tuple(names), None if schema is None else from_text, trust=trust)
     tasks = spark.sparkContext.parallelize(stored.tasks, max(len(stored.tasks), 1))
     return spark.createDataFrame(tasks.flatMap(read), columns)
 
@@ -54,17 +56,27 @@ class _Reading:
 
     Args:
         decoded: Makes of the text of a key, name or value what is to be in its column; None: the text itself.
+        trust: Unpickle everything.
     """
 
-    def __init__(self, state: str | None, names: Sequence[str], decoded: Callable[[str], Any] | None) -> None:
+    def __init__(
+        self,
+        state: str | None,
+        names: Sequence[str],
+        decoded: Callable[[str], Any] | None,
+        *,
+        trust: bool = False,
+    ) -> None:
         self._state = state
         self._names = names
         self._decoded = decoded
+        self._trust = trust
 
     def __call__(self, task: FileOfTask | PartsOfTask) -> Iterator[tuple[Any, ...]]:
-        for row in task.rows():
-            if row.state == self._state:
-                yield tuple(self._cell(row, name) for name in self._names)
+        with nullcontext() if self._trust else only_data():
+            for row in task.rows():
+                if row.state == self._state:
+                    yield tuple(self._cell(row, name) for name in self._names)
 
     def _cell(self, row: StateRow, name: str) -> Any:
         cell = getattr(row, name)

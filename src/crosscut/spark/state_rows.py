@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pyspark.sql.types import (
@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from crosscut.data_pickles import only_data
 from crosscut.savepoints.tables import FileOfTask, PartsOfTask, StateRow
 from crosscut.savepoints.values import from_text
 
@@ -40,8 +41,8 @@ _TYPES: dict[type, DataType] = {
 def inferred(tasks: Sequence[FileOfTask | PartsOfTask], state: str) -> StructType:
     """Return the schema of a state, by the first rows of each task; `name` only where rows have one."""
     seen: dict[str, set[DataType]] = {name: set() for name in ("key", "name", "value")}
-    for task in tasks:
-        for row in islice((row for row in task.rows() if row.state == state), LOOKED_AT_MAX):
+    with only_data():
+        for row in chain.from_iterable(_first_rows(one, state) for one in tasks):
             for name, types in seen.items():
                 text = getattr(row, name)
                 if text is not None and (value := from_text(text)) is not None:
@@ -50,6 +51,10 @@ def inferred(tasks: Sequence[FileOfTask | PartsOfTask], state: str) -> StructTyp
     if seen["name"]:
         schema.add("name", _common(seen["name"]))
     return schema.add("value", _common(seen["value"]))
+
+
+def _first_rows(task: FileOfTask | PartsOfTask, state: str) -> Iterator[StateRow]:
+    return islice((row for row in task.rows() if row.state == state), LOOKED_AT_MAX)
 
 
 def _type_of(value: Any) -> DataType:
@@ -67,9 +72,10 @@ def _common(types: set[DataType]) -> DataType:
 def typed(task: FileOfTask | PartsOfTask, state: str, schema: StructType) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of one task. In a column of text, what is none is JSON."""
     fields = [(field.name, field.dataType) for field in schema]
-    for row in task.rows():
-        if row.state == state:
-            yield tuple(_cell(row, name, kind) for name, kind in fields)
+    with only_data():
+        for row in task.rows():
+            if row.state == state:
+                yield tuple(_cell(row, name, kind) for name, kind in fields)
 
 
 def _cell(row: StateRow, name: str, kind: DataType) -> Any:

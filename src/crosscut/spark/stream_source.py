@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -28,7 +29,7 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.staged_rows import StagedRows, split_of
 from crosscut.durations import Duration, duration_ms
 from crosscut.dynamic_source import Discovered, DynamicSource
-from crosscut.errors import ConnectorError
+from crosscut.errors import AuthenticityError, ConnectorError
 from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.interfaces import JSON, Split, SplitReader
 from crosscut.protocol.job.staged import BEFORE_ALL, FILE
@@ -39,6 +40,7 @@ from crosscut.spark.staging import COLUMNS, files_of, map_in_arrow
 from crosscut.spark.workers import python_of_this_program
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.files import LocalFiles
+from crosscut.store.log_key import VARIABLE, LogKey, Signature, log_key
 from crosscut.urls import local_path, shown_url
 
 AHEAD_MAX = 16
@@ -287,7 +289,7 @@ class StreamSource(DynamicSource[Any]):
         rows = sorted(staged.collect(), key=lambda one: (one.number, one.path))
         said = [[one.path, one.size_bytes, one.sha256, one.rows] for one in rows]
         # Decision moment: these are the rows of the batch.
-        files.put_if_absent(_entry(batch), json.dumps(said).encode())
+        files.put_if_absent(_entry(batch), encoded_batch(said, self._subject(batch), log_key()))
 
     def _check_order(self, missing: int) -> None:
         """Raise ConnectorError if a batch will never come: Spark stages one after the other."""
@@ -308,9 +310,10 @@ class StreamSource(DynamicSource[Any]):
     def _batch(self, number: int) -> list[Split] | None:
         """Return the splits of a batch, None if it is not staged."""
         try:
-            said = json.loads(self._files().read(_entry(number)))
+            data = self._files().read(_entry(number))
         except FileNotFoundError:
             return None
+        said = decoded_batch(data, self._subject(number), log_key(), f"{self._where}/{_entry(number)}")
         splits = []
         for index, (path, size_bytes, digest, rows) in enumerate(said):
             split = split_of(index, Part(path, size_bytes, digest, "", BEFORE_ALL), rows)
@@ -319,6 +322,9 @@ class StreamSource(DynamicSource[Any]):
             kept = {name: value for name, value in detail.items() if name != FILE}
             splits.append(Split(f"{number:012}-{index:06}", 0, kept | {"batch": number, "path": path}, rows))
         return splits
+
+    def _subject(self, batch: int) -> str:
+        return f"batch {batch} of stream {self._token()} of source {self._uid!r}"
 
     def completed(self, known: JSON, unread: Iterable[JSON]) -> None:
         """Remove what a completed checkpoint has read. Blocks; one call at a time."""
@@ -394,6 +400,50 @@ def _advice(source_format: str, error: Exception) -> str:
         else "group:name:version"
     )
     return f"; start Spark with the package that has it, as with spark.jars.packages={package}"
+
+
+def encoded_batch(said: list[Any], subject: str, key: LogKey | None) -> bytes:
+    """Return what is kept of a batch: its files; signed, if there is a key."""
+    if key is None:
+        return json.dumps(said).encode()
+    signature = key.note_signature(subject, _digest(said))
+    return json.dumps({"files": said, "key_id": signature.key_id, "mac": signature.mac}).encode()
+
+
+def decoded_batch(data: bytes, subject: str, key: LogKey | None, where: str) -> list[Any]:
+    """Return the files of a batch.
+
+    Raises:
+        AuthenticityError: There is a key, and it has not made the signature.
+        ConnectorError: It is no batch.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConnectorError(f"{where} can't be read: {error}") from error
+    match found:
+        case {"files": list(said), "key_id": str(key_id), "mac": str(mac)}:
+            if key is not None and not key.has_noted(Signature(key_id, mac), subject, _digest(said)):
+                raise AuthenticityError(
+                    f"{where} was not written with key {key.key_id}: somebody without {VARIABLE} has changed "
+                    f"it; go on from a backup, or begin anew with another checkpoint_dir",
+                    path=where,
+                )
+        case list(said) if key is None:
+            pass
+        case list():
+            raise AuthenticityError(
+                f"{where} is not signed, and {VARIABLE} is set: it was written without the key. Unset it to "
+                f"go on from what anybody may have written, or begin anew with another checkpoint_dir",
+                path=where,
+            )
+        case _:
+            raise ConnectorError(f"{where} is no list of the files of a batch")
+    return said
+
+
+def _digest(said: list[Any]) -> str:
+    return sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
 
 def _entry(batch: int) -> str:

@@ -29,7 +29,11 @@ from crosscut.protocol.job.terms import CheckpointTerms, JobTerms
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.settings import Settings
-from crosscut.spark.checks import check_checkpoint_dir, check_checkpoint_dir_is_private
+from crosscut.spark.checks import (
+    check_checkpoint_dir,
+    check_checkpoint_dir_is_private,
+    check_origin_is_private,
+)
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
@@ -133,6 +137,8 @@ def status_if_finished(flow: Flow, settings: Settings, graph: JobGraph | None = 
     url = settings.store_of(flow.name)
     check_checkpoint_dir(url)
     check_checkpoint_dir_is_private(url, strict=settings.strict)
+    if settings.restore_from is not None:
+        check_origin_is_private(settings.restore_from, strict=settings.strict)
     if "://" not in url and not os.path.isdir(url):
         return None
     store = open_store(url, create=False, key=log_key())

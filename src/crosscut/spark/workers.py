@@ -15,7 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
-from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer
+from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer, NoOpSerializer
 from pyspark.util import _load_from_socket, local_connect_and_auth
 
 from crosscut.errors import InternalError, WorkersError
@@ -130,7 +130,7 @@ class SparkWorkers:
                 broadcast.destroy()
 
     def _collect(self, plan: WorkerPlan, graph_of: Callable[[WorkerPlan], bytes]) -> None:
-        def work(index: int, plans: Iterable[WorkerPlan]) -> Iterable[int]:
+        def work(index: int, plans: Iterable[WorkerPlan]) -> Iterable[bytes]:
             (received,) = plans
             task = TaskContext.get()
             attempt = AttemptId(task.taskAttemptId() if task is not None else 0)
@@ -141,13 +141,23 @@ class SparkWorkers:
         workers = _one_for_each(self._context, plan, self._parallelism).mapPartitionsWithIndex(work)
         with python_of_this_program(self._context):
             # Here the RDD is made in the JVM, and takes note of the interpreter.
-            _ = workers._jrdd
+            jrdd = bytes_of(workers)
         # What RDD.collect does, but for the name of the stage: that would be a line of this file.
         self._context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
-        served = _java(self._context).PythonRDD.collectAndServe(workers._jrdd.rdd())
-        with _load_from_socket(served, workers._jrdd_deserializer) as results:
+        served = _java(self._context).PythonRDD.collectAndServe(jrdd.rdd())
+        with _load_from_socket(served, NoOpSerializer()) as results:
             for _ in results:
                 """Workers return nothing: this waits for their end."""
+
+
+def bytes_of(rdd: RDD[bytes], name: str = "") -> Any:
+    """Return the RDD of the JVM for a new RDD of bytes, to be read with `NoOpSerializer`.
+
+    By default PySpark pickles what tasks return, and unpickles it on the driver: whoever had taken over a
+    worker could run code there (S6).
+    """
+    rdd._bypass_serializer = True  # type: ignore[attr-defined]
+    return rdd.setName(name)._jrdd if name else rdd._jrdd
 
 
 def why_lost(context: SparkContext) -> str:

@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from crosscut.errors import StateError
+from crosscut.unpickling import loader
 
 MAGIC = b"XCS6"
 _MAGIC_OF_ROWS = b"XCS4"
@@ -458,7 +459,10 @@ def loaded(data: bytes | memoryview, what: str = "state") -> Any:
         StateError: A value's class can't be loaded here.
     """
     try:
-        return pickle.loads(data)  # noqa: S301 - own state, checked against the SHA-256 in the job log
+        return loader()(data)
+    except StateError as error:
+        # That only data is loaded here: as it says.
+        raise type(error)(f"{what} can't be decoded: {error}") from error
     except Exception as error:  # A value's own __setstate__ may raise anything.
         raise StateError(
             f"{what} can't be decoded: {type(error).__name__}: {error}; the classes of keyed state must be "

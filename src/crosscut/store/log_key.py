@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -66,8 +67,23 @@ class LogKey:
         """Whether `signature` is of this key and of the entry with this digest."""
         return hmac.compare_digest(signature.mac, self.signature(digest).mac)
 
+    def note_signature(self, subject: str, digest: str) -> Signature:
+        """Return the signature of something beside the log; `subject` says of what, and where it is."""
+        return Signature(self.key_id, self._mac(f"crosscut {subject}: {digest}".encode()))
+
+    def has_noted(self, signature: Signature, subject: str, digest: str) -> bool:
+        """Whether `note_signature` has made `signature`."""
+        return signature.mac.isascii() and hmac.compare_digest(
+            signature.mac, self.note_signature(subject, digest).mac
+        )
+
     def _mac(self, data: bytes) -> str:
         return hmac.digest(self._secret, data, "sha256").hex()
+
+
+def without_log_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for another process: without the key."""
+    return {name: value for name, value in environment.items() if name != VARIABLE}
 
 
 def log_key() -> LogKey | None:

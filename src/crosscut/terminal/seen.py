@@ -12,6 +12,7 @@ from rich.live import Live
 
 from crosscut.errors import StoreError
 from crosscut.protocol.effects import Outcome
+from crosscut.terminal.links import page_for_terminal
 from crosscut.terminal.numbers import overview
 from crosscut.terminal.view import make_console
 from crosscut.urls import shown_url
@@ -34,7 +35,7 @@ def serve(directory: str, host: str, port: int) -> None:
     try:
         if port not in (0, page.port):
             click.echo(f"port {port} is taken: it is {page.port}")
-        click.echo(page.link)
+        click.echo(page_for_terminal(page.link))
         threading.Event().wait()
     finally:
         page.close()

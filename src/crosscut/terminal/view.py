@@ -6,21 +6,23 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from crosscut.driver.metrics import JobMetrics
 from crosscut.driver.status import JobStatus
 from crosscut.protocol.job.phases import Phase
+from crosscut.shown import escaped
 from crosscut.terminal.numbers import vertex_line, vertex_table
 
 _LINE_EVERY_S = 1.0
@@ -29,9 +31,20 @@ _WIDTH_OF_A_FILE = 200
 _BAR_WIDTH = 40
 
 
+class _SafeConsole(Console):
+    """Writes control characters in texts out: no name or record of others is an order to a terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for one in super().render(renderable, options):
+            if one.control is None and not one.text.isprintable() and (text := escaped(one.text)) != one.text:
+                yield Segment(text, one.style)
+            else:
+                yield one
+
+
 def make_console() -> Console:
     """Return a console; into a file or pipe it writes lines that are not cut at 80 columns."""
-    console = Console(highlight=False)
+    console = _SafeConsole(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDTH_OF_A_FILE
     return console

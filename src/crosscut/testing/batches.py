@@ -31,7 +31,7 @@ from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.backends import backend
 from crosscut.worker.host_parts import host_parts
 from crosscut.worker.kept_states import KeptStates
-from crosscut.worker.parcels import Parcel
+from crosscut.worker.parcels import Parcel, encoded_result
 from crosscut.worker.stage import StageOrder, Surroundings, run_stage
 
 
@@ -84,7 +84,7 @@ class LocalJobs:
         ]
         self.seen: Counter[str] = Counter()
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         """Run the stages one after the other."""
         self.seen["runs"] += 1
         is_lost = self._random.random() < self._weather.lost
@@ -96,7 +96,7 @@ class LocalJobs:
             written = [self._attempts(order, self._read(written, order)) for order in of_stage]
         returned = [one for attempts in written for attempt in attempts for one in attempt]
         self._random.shuffle(returned)
-        yield from returned
+        yield from (encoded_result(index, parcel) for index, parcel in returned)
 
     def _read(self, written: list[list[list[Routed]]], order: StageOrder) -> list[Parcel]:
         """Return what a partition reads: one attempt of each partition before, in any order."""

@@ -21,7 +21,6 @@ import crosscut as cc
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph
-from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.testing.batches import LocalJobs, LostError, Weather, run_batches
 from crosscut.testing.flows import (
     Description,
@@ -136,7 +135,7 @@ class MortalJobs(LocalJobs):
         """Whether the driver is to be left."""
         return self._is_over
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         """Run the stages one after the other."""
         if self.seen["runs"] == self._runs_max:
             self._is_over = True

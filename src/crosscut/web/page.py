@@ -12,6 +12,7 @@ from typing import Any
 from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import SettingsError
 from crosscut.web.answers import TOKEN_CHARACTERS_MIN, Actions, Answers
+from crosscut.web.endpoint import Endpoint
 from crosscut.web.server import PageServer
 from crosscut.web.shared import Shared
 
@@ -96,6 +97,11 @@ class Page:
     def port(self) -> int:
         """The port."""
         return self._server.port
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where commands of the same user find the page, with its token unless the user has set that."""
+        return Endpoint(self.local_address, "" if os.environ.get(VARIABLE) == self._token else self._token)
 
     @property
     def link(self) -> str:

@@ -6,8 +6,10 @@ whoever can write there can put anything into it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +39,8 @@ def write_record(directory: str, document: dict[str, Any]) -> int:
     # Always the same name: what a killed driver has left there is replaced, and not added to.
     temporary = os.path.join(local, f"{TEMPORARY}{NAME}")
     try:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
         with open(temporary, "wb", opener=_private) as file:
             file.write(data)
         os.replace(temporary, os.path.join(local, NAME))
@@ -56,11 +60,10 @@ def read_record(directory: str) -> dict[str, Any]:
     redacted = Redaction(directory)
     shown = redacted.url
     try:
-        files, path = fsspec.core.url_to_fs(directory)
-        name = f"{path.rstrip('/')}/{NAME}"
-        if files.size(name) > BYTES_MAX:
+        data = _content(directory)
+        if len(data) > BYTES_MAX:
             raise StoreError(f"{shown}/{NAME} is larger than {BYTES_MAX} bytes: it is not of a job")
-        document = json.loads(files.cat_file(name))
+        document = json.loads(data)
     except FileNotFoundError:
         raise StoreError(
             f"{shown} holds no {NAME}: is it the checkpoint directory of a job? A job writes one from its "
@@ -73,5 +76,20 @@ def read_record(directory: str) -> dict[str, Any]:
     return document
 
 
+def _content(directory: str) -> bytes:
+    """Return the bytes of the record, one more than `BYTES_MAX` at most."""
+    local = local_path(directory)
+    if local is None:
+        files, path = fsspec.core.url_to_fs(directory)
+        with files.open(f"{path.rstrip('/')}/{NAME}", "rb") as file:
+            return bytes(file.read(BYTES_MAX + 1))
+    # Anybody may have put it there: no link is followed, and nobody is waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(os.open(os.path.join(local, NAME), flags), "rb") as regular:
+        if not stat.S_ISREG(os.fstat(regular.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return regular.read(BYTES_MAX + 1)
+
+
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_EXCL, 0o600)

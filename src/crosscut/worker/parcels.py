@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from crosscut.errors import InternalError
-from crosscut.ids import ChannelId, TaskId
+from crosscut.codec import from_json, to_text
+from crosscut.errors import InternalError, StateError, WireError
+from crosscut.ids import ChannelId, TaskId, VertexId
+from crosscut.net.causes import failure_cause
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.wire.frames import FrameType, Payload
@@ -45,6 +48,47 @@ class Parcel:
     is_last: bool = False
     brought: tuple[Attempt, ...] = ()
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """What a partition of the last stage tells the driver: as JSON, since the driver unpickles no result."""
+
+    index: int
+    brought: tuple[Attempt, ...] = ()
+    failure: Failure | None = None
+
+
+def encoded_result(index: int, parcel: Parcel) -> bytes:
+    """Return the last parcel of partition `index` as bytes for the driver.
+
+    What can't be written, such as a position that is no JSON, is a failure of the task that has it.
+    """
+    try:
+        return to_text(PartitionResult(index, parcel.brought, parcel.failure)).encode("ascii")
+    except StateError as error:
+        task = TaskId(VertexId("?"), index)
+        for one in (one for attempt in parcel.brought for one in attempt.snapshots):
+            try:
+                to_text(one)
+            except StateError:
+                task = one.task
+                break
+        return to_text(PartitionResult(index, failure=Failure(task, failure_cause(error)))).encode("ascii")
+
+
+def decoded_result(data: bytes) -> PartitionResult:
+    """Return what `encoded_result` made `data` from.
+
+    Raises:
+        WireError: `data` is nothing of the kind.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"a result of {len(data)} bytes from a partition is not JSON: {error}") from error
+    result: PartitionResult = from_json(content, (PartitionResult,), WireError)
+    return result
 
 
 class Outbox:

@@ -9,13 +9,15 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.core.broadcast import Broadcast
+from pyspark.serializers import NoOpSerializer
 from pyspark.util import _load_from_socket
 
 from crosscut.errors import WorkersError
 from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.spark.microbatch.trying import tried, tries_of
-from crosscut.spark.workers import STOPPED, python_of_this_program, why_lost
+from crosscut.spark.workers import STOPPED, bytes_of, python_of_this_program, why_lost
 from crosscut.worker.batch_process import run_partition
+from crosscut.worker.parcels import encoded_result
 from crosscut.worker.stage import StageOrder
 
 
@@ -52,7 +54,7 @@ class BatchJobs:
         # By name; a dict, whose changes are one operation each.
         self._running: dict[str, None] = {}
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         """See `Jobs.run`. What it raises is PySpark's."""
         context = self._context
         if context._jvm is None or context._jsc is None:
@@ -62,25 +64,24 @@ class BatchJobs:
         context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
         with python_of_this_program(context):
             # Here the RDDs are made in the JVM, and take note of the interpreter.
-            last = self._planned(orders)
-            jrdd = last._jrdd
+            jrdd = self._planned(orders)
         self._running[name] = None
         try:
             served = context._jvm.PythonRDD.collectAndServe(jrdd.rdd())
-            with _load_from_socket(served, last._jrdd_deserializer) as results:
+            with _load_from_socket(served, NoOpSerializer()) as results:
                 yield from results
         finally:
             self._running.pop(name, None)
 
-    def _planned(self, orders: Sequence[Sequence[StageOrder]]) -> RDD[Routed]:
+    def _planned(self, orders: Sequence[Sequence[StageOrder]]) -> Any:
         if self._seed is None:
             self._seed = self._context.parallelize(range(self._parallelism), self._parallelism)
         rdd: RDD[Routed] = self._seed.mapPartitionsWithIndex(self._first(orders[0]))
-        rdd.setName(f"{self._name}: {self._stages[0]}")
         for stage, of_stage in enumerate(orders[1:], 1):
+            rdd.setName(f"{self._name}: {self._stages[stage - 1]}")
             rdd = rdd.partitionBy(self._parallelism, _same).mapPartitionsWithIndex(self._later(of_stage))
-            rdd.setName(f"{self._name}: {self._stages[stage]}")
-        return rdd
+        # In the same stage of the Spark job.
+        return bytes_of(rdd.mapPartitions(_encoded), f"{self._name}: {self._stages[-1]}")
 
     def _first(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Any]], Iterator[Routed]]:
         job, graph, tries = self._group, self._broadcast(), self._tries
@@ -126,6 +127,10 @@ class BatchJobs:
         with suppress(Py4JError, OSError):
             if self._graph is not None:
                 self._graph.destroy()
+
+
+def _encoded(routed: Iterable[Routed]) -> Iterator[bytes]:
+    return (encoded_result(index, parcel) for index, parcel in routed)
 
 
 def _same(target: int) -> int:

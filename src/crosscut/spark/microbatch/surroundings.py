@@ -37,8 +37,10 @@ Routed = tuple[int, Parcel]
 class Jobs(Protocol):
     """Where batches run: Spark. Any thread may call any of it."""
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[Routed]:
-        """Run the orders, by stage and index; yield what each partition of the last stage says. Blocks.
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
+        """Run the orders, by stage and index; yield the result of each partition of the last stage. Blocks.
+
+        A result is not decoded here: see `crosscut.worker.parcels.encoded_result`.
 
         Args:
             name: Of the run, which no other has.

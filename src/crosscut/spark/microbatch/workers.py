@@ -68,6 +68,7 @@ from crosscut.spark.microbatch.surroundings import BatchLink, Host, Jobs
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.host_parts import remove_host_parts
+from crosscut.worker.parcels import decoded_result
 from crosscut.worker.stage import StageOrder
 
 _LOOK_S = 0.02
@@ -469,11 +470,12 @@ class BatchWorkers:
             self._failpoints("batch.planned")
             again = f", run {run}" if run > 1 else ""
             described = f"{self._name}: batch {n}{again} ({' > '.join(map(', '.join, self._stages))})"
-            for index, parcel in self._jobs.run(f"{epoch}-{n}-{run}", orders, described):
-                if parcel.failure is not None:
-                    self._post(on.AttemptFailed(epoch, n, run, parcel.failure.task, parcel.failure.cause))
+            for data in self._jobs.run(f"{epoch}-{n}-{run}", orders, described):
+                result = decoded_result(data)
+                if (failure := result.failure) is not None:
+                    self._post(on.AttemptFailed(epoch, n, run, failure.task, failure.cause))
                 else:
-                    self._post(on.PartitionReturned(epoch, n, run, index, parcel.brought))
+                    self._post(on.PartitionReturned(epoch, n, run, result.index, result.brought))
         except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
             if self._is_over:
                 return

@@ -8,7 +8,6 @@ as they are hashed (`crosscut.keys.encoded_key`): keys that are equal are one ro
 
 from __future__ import annotations
 
-import pickle  # noqa: S403 - names of rows, in files whose SHA-256 is in the job log
 import struct
 from typing import Any
 
@@ -17,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from crosscut.keys import decoded_key, encoded_key, encoded_keys
 from crosscut.state.named import PICKLED, encoded_name
 from crosscut.state.rocksdb.database import after
+from crosscut.unpickling import loader
 
 _GROUP = struct.Struct(">H")
 _GROUP_AT = 1
@@ -77,5 +77,5 @@ class RowIds:
 
 def _decoded_name(data: bytes, at: int) -> Any:
     if data[at : at + 1] == PICKLED:
-        return pickle.loads(data[at + 1 :])  # noqa: S301 - see above
+        return loader()(data[at + 1 :])
     return decoded_key(data, at)[0]

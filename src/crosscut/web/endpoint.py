@@ -1,0 +1,104 @@
+"""Where the page of a running job answers: a file in its checkpoint directory, readable for its owner only.
+
+Commands in another terminal find the job with it. Whoever can read the file can do what the page can do: the
+user who runs the job. A token that the user has set (`CROSSCUT_WEB_TOKEN`) is not written, since it may be
+used for longer than this job. In an object store there is no such file, since others may read it there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.errors import StoreError
+from crosscut.store.files import TEMPORARY
+from crosscut.urls import local_path, shown_url
+
+NAME = "page.json"
+BYTES_MAX = 4_096
+_NEEDS = "the job needs web=True (crosscut run --web) and a local checkpoint_dir"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a page answers.
+
+    Attributes:
+        address: A URL, without the token.
+        token: "": the one that the user has set.
+    """
+
+    address: str
+    token: str
+
+
+def write_endpoint(directory: str, endpoint: Endpoint) -> None:
+    """Replace the file in one step; nothing is written for a directory that is a URL.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    local = local_path(directory)
+    if local is None:
+        return
+    temporary = os.path.join(local, f"{TEMPORARY}{NAME}")
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(temporary, flags, 0o600), "wb") as file:
+        file.write(json.dumps({"address": endpoint.address, "token": endpoint.token}).encode())
+    os.replace(temporary, os.path.join(local, NAME))
+
+
+def remove_endpoint(directory: str, endpoint: Endpoint) -> None:
+    """Remove the file, unless it is of another driver by now."""
+    local = local_path(directory)
+    if local is not None:
+        with suppress(OSError, StoreError):
+            if read_endpoint(directory) == endpoint:
+                os.unlink(os.path.join(local, NAME))
+
+
+def read_endpoint(directory: str) -> Endpoint:
+    """Return where the page of the job in `directory` answers.
+
+    Raises:
+        StoreError: The job has no page, or somebody else may have written the file.
+    """
+    local = local_path(directory)
+    if local is None:
+        raise StoreError(f"{shown_url(directory)} is not local, so no command finds the job: {_NEEDS}")
+    path = os.path.join(local, NAME)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise StoreError(f"{path} is not there: is the job running? For commands {_NEEDS}") from None
+    except OSError as error:
+        raise StoreError(f"{path} can't be opened: {error.strerror}", path=path) from error
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            # A token would be sent to wherever it says.
+            raise StoreError(
+                f"{path} belongs to user id {found.st_uid} and has mode {stat.S_IMODE(found.st_mode):04o}: "
+                f"expected a file that only you, user id {os.geteuid()}, may write; run the command as the "
+                f"user who runs the job",
+                path=path,
+            )
+        data = file.read(BYTES_MAX)
+    match _json(data):
+        case {"address": str(address), "token": str(token)} if address.startswith("http://"):
+            return Endpoint(address, token)
+        case _:
+            raise StoreError(f"{path} is not of a job of this release", path=path)
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
