@@ -1,4 +1,4 @@
-"""When a source task has read enough for a batch, and which of its splits have nothing. Pure decisions.
+"""What a source task reads in a batch, when it is enough, and which splits have nothing. Pure decisions.
 
 A split says by its lag that it has nothing, or that something waits. One that knows nothing of it (None) is
 believed once it has given something in this batch. Before, it may only not have come by its first records
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from crosscut.frozen import dataclass
+from crosscut.protocol.snapshots import TaskSnapshot
 
 PATIENCE_MS = 5_000
 """A reader may need so long to come by its first records, or by the next ones where it says that some wait.
@@ -35,6 +36,22 @@ class SplitRead:
     def says_nothing_waits(self) -> bool:
         """Whether it is believed to have nothing now, had it been asked."""
         return not self.is_coming and (self.lag == 0 or (self.lag is None and self.has_given))
+
+
+def records_of_batch(records_max: int, begins_with: Iterable[TaskSnapshot], *, is_rescaled: bool) -> int:
+    """Return how many records one source task may read in a batch.
+
+    None, if the batch begins with records that an unaligned checkpoint of the other engine has found on their
+    way, at another parallelism: newer records of a key may go another way than older ones then, since another
+    task has taken over their split. So all that was on its way is processed before anything new is read.
+
+    Args:
+        records_max: As the setting says.
+        begins_with: What the tasks of the batch are restored from.
+    """
+    if is_rescaled and any(one.snapshot.log for one in begins_with):
+        return 0
+    return records_max
 
 
 def is_enough(splits: Iterable[SplitRead], waited_ms: float, coming_ms_max: float) -> bool:

@@ -59,6 +59,7 @@ from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.microbatch.going_on import NextStep, next_step
+from crosscut.protocol.microbatch.reading import records_of_batch
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.settings import TriggerName
 from crosscut.spark.microbatch.newest import NewestBatch
@@ -428,9 +429,15 @@ class BatchWorkers:
         self._look_no_more()
         if effect.run == 1:
             self.newest.started()
-        combines = may_combine(one for deploy in self._base for one in deploy.snapshots)
+        begins_with = [one for deploy in self._base for one in deploy.snapshots]
+        combines = may_combine(begins_with)
+        is_rescaled = bool(self._base[0].rescaled_from)
+        records_max = records_of_batch(self._records_max, begins_with, is_rescaled=is_rescaled)
         orders = [
-            [self._order(effect, stage, index, combines=combines) for index in range(self._graph.parallelism)]
+            [
+                self._order(effect, stage, index, records_max, combines=combines)
+                for index in range(self._graph.parallelism)
+            ]
             for stage in range(len(self._stages))
         ]
         thread = threading.Thread(
@@ -442,7 +449,9 @@ class BatchWorkers:
         self._runs.add(thread)
         thread.start()
 
-    def _order(self, effect: do.RunBatch, stage: int, index: int, *, combines: bool) -> StageOrder:
+    def _order(
+        self, effect: do.RunBatch, stage: int, index: int, records_max: int, *, combines: bool
+    ) -> StageOrder:
         members = frozenset(self._stages[stage])
         deploy = self._base[index]
         return StageOrder(
@@ -458,7 +467,7 @@ class BatchWorkers:
             ),
             terms=self._terms,
             store_url=self._store_url,
-            records_max=self._records_max,
+            records_max=records_max,
             combines=combines,
             found=self._found.of_batch(effect.checkpoint_id, members, index),
             failpoints=self._plan,
