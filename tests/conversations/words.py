@@ -203,6 +203,8 @@ class Words:
                 return f"checkpoint {n} is complete: commit"
             case say.CloseLoops(_, heads):
                 return f"nothing can come around any more: the loop at {_listed(list(heads))} has ended"
+            case say.PauseSources(_, is_paused):
+                return "sources pause" if is_paused else "sources read on"
             case say.CoordinatorHeartbeat():
                 return ""
             case say.StandBy():

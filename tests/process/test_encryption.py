@@ -26,7 +26,7 @@ from crosscut.net.listener import Listener
 from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour, Neighbour
 from crosscut.settings import Settings
 from crosscut.spark.checks import checked_encryption
-from crosscut.task.flow_control import SendingEnd
+from crosscut.task.flow_control import Credit, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import FrameType
 from crosscut.wire.handshake import Proven, Verdict
@@ -97,8 +97,8 @@ class Owner:
         self.items.append(item)
         self.received_bytes += size_bytes
 
-    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
-        self.sending.credited(size_bytes)
+    def channel_credited(self, channel: ChannelId, credit: Credit) -> None:
+        self.sending.credited(credit)
 
 
 class Sender(ConnectingNeighbour):
@@ -391,7 +391,7 @@ def test_a_channel_without_credit_makes_the_sender_wait_and_loses_nothing(
         await eventually(lambda: len(receiver.owner.items) == sent, "all batches")
         assert sender.sending.is_used_up
         assert receiver.owner.end is not None
-        receiver.owner.end.incoming[CHANNEL].give_credit(receiver.owner.received_bytes)
+        receiver.owner.end.incoming[CHANNEL].give_credit(Credit(receiver.owner.received_bytes, 0, 1))
         await eventually(lambda: not sender.sending.is_used_up, "the sender to go on")
         firsts = [one.records[0] for one in receiver.owner.items if isinstance(one, Batch)]
         assert firsts == [f"number {number}-000000" for number in range(sent)]

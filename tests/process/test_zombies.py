@@ -16,6 +16,7 @@ from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
 from crosscut.graph.channels import inputs_of
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.neighbours import ConnectingNeighbour, Neighbour
+from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, Item
 
 SLEEPER = {"heartbeat_timeout": "600ms"}
@@ -99,7 +100,7 @@ class Channels:
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         raise AssertionError
 
-    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+    def channel_credited(self, channel: ChannelId, credit: Credit) -> None:
         raise AssertionError
 
 

@@ -15,7 +15,9 @@ from crosscut.errors import WireError
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.task.flow_control import (
     BACK_EDGE_ITEMS_MAX,
+    FIRST_ROWS,
     LOCAL_ITEMS_MAX,
+    Credit,
     ReceivingEnd,
     SendingEnd,
 )
@@ -40,9 +42,10 @@ class Link:
     name: ChannelId
     spills_blocked: bool
     wire: deque[tuple[Item, int]] = field(default_factory=deque)
-    returning: deque[int] = field(default_factory=deque)
+    returning: deque[Credit] = field(default_factory=deque)
     is_blocked: bool = False
     largest_bytes: int = 0
+    rows_max_ever: int = FIRST_ROWS
 
     def __post_init__(self) -> None:
         self.queue = InputQueue(self.name, VirtualSpace(), BATCH_ROWS)
@@ -66,7 +69,7 @@ class Link:
         for item in self.sending.leaving():
             size_bytes = len(encode_batch(item)) if isinstance(item, Batch) else 0
             self.largest_bytes = max(self.largest_bytes, size_bytes)
-            self.sending.sent(size_bytes)
+            self.sending.sent(size_bytes, len(item) if isinstance(item, Batch) else 0)
             self.wire.append((item, size_bytes))
 
     def arrive(self) -> None:
@@ -79,8 +82,15 @@ class Link:
     def look(self) -> None:
         if self.is_local:
             self.sending.is_paused = self.receiving.pauses_sender()
-        elif given_bytes := self.receiving.credit():
-            self.returning.append(given_bytes)
+        elif credit := self.receiving.credit():
+            self.returning.append(credit)
+
+    def widen(self, rows_max: int) -> None:
+        """The receiver takes so much at a time from now on."""
+        if self.receiving.is_bounded:
+            self.receiving.rows_max = rows_max
+            self.rows_max_ever = max(self.rows_max_ever, rows_max)
+        self.look()
 
     def check(self, slice_items: int) -> None:
         if self.is_local:
@@ -89,7 +99,10 @@ class Link:
         else:
             bound = self.bytes_max + self.largest_bytes
             assert self.sending.under_way_bytes <= bound
-            assert self.receiving.uncredited_bytes + sum(self.returning) <= bound
+            returning = sum(one.size_bytes for one in self.returning)
+            assert self.receiving.uncredited_bytes + returning <= bound
+            if self.receiving.is_bounded:
+                assert self.sending.under_way_rows <= self.rows_max_ever * 5 // 4
             if not self.queue.in_memory:
                 assert not self.receiving.uncredited_bytes
 
@@ -159,6 +172,9 @@ class Job:
                 for one in self.regular(task):
                     one.look()
         link.look()
+        if self.dice.random() < 0.2:
+            for one in self.inputs[task]:
+                one.widen(self.dice.choice((1, 2, 7, 1_000)))
 
     def emit(self, task: int, item: Item) -> None:
         for link in self.outputs[task]:
@@ -200,6 +216,7 @@ def test_nothing_gets_stuck_and_memory_is_bounded_whatever_the_graph_and_the_cre
     for link in job.links:
         assert not link.queue and not link.sending.is_clogged, "stuck"
         assert link.sending.under_way_bytes == 0
+        assert link.sending.under_way_rows == 0
     assert not any(job.unread.values())
 
 
@@ -210,24 +227,27 @@ class Far:
     bytes_max: int
     restored_rows: int = 0
     may_spill: bool = False
+    rows_max: int = 1_000
 
     def __post_init__(self) -> None:
         self.queue = InputQueue(CHANNEL, VirtualSpace(), BATCH_ROWS)
         if self.restored_rows:
             self.queue.append(Batch(list(range(self.restored_rows))))
         self.end = ReceivingEnd(self.queue, self.bytes_max, lambda: self.may_spill, is_back_edge=False)
+        self.end.rows_max = self.rows_max
 
     def arrive(self, rows: int, size_bytes: int) -> None:
         self.end.arrived(rows, size_bytes)
         self.queue.append(Batch(list(range(rows))))
 
     def process(self, rows: int) -> int:
-        """Return the credit that goes back then."""
+        """Return the bytes of credit that go back then."""
         while rows:
             item = self.queue.take(rows)
             assert isinstance(item, Batch)
             rows -= len(item)
-        return self.end.credit()
+        credit = self.end.credit()
+        return credit.size_bytes if credit is not None else 0
 
 
 def test_credit_comes_back_while_the_queue_is_never_empty() -> None:
@@ -259,6 +279,63 @@ def test_small_amounts_go_back_together() -> None:
     assert [one for one in given if one] == [1_000]
 
 
+def test_small_amounts_go_back_together_by_records_too() -> None:
+    far = Far(4_000_000, rows_max=40)
+    far.arrive(40, 400)
+    given = [far.end.credit()]
+    for _ in range(40):
+        far.queue.take(1)
+        given.append(far.end.credit())
+    assert [one for one in given if one] == [Credit(0, 10, 40)] * 3 + [Credit(400, 10, 40)]
+
+
+def test_a_sender_hears_at_once_that_its_channel_may_hold_far_less() -> None:
+    """Else it would fill the larger window, and the next barrier would wait behind that."""
+    far = Far(4_000, rows_max=16)
+    far.arrive(10, 100)
+    assert far.end.credit() is None
+    far.end.rows_max = 9
+    assert far.end.credit() is None, "not worth a frame of its own"
+    far.end.rows_max = 2
+    assert far.end.credit() == Credit(0, 0, 2)
+    assert far.end.credit() is None
+    far.end.rows_max = 400
+    assert far.end.credit() is None, "it hears of that with the next credit"
+    far.queue.take(10)
+    assert far.end.credit() == Credit(100, 10, 400)
+
+
+def test_a_sender_in_the_same_worker_waits_for_records_as_well() -> None:
+    far = Far(1, rows_max=100)
+    far.queue.append(Batch(list(range(100))))
+    assert not far.end.pauses_sender()
+    far.queue.append(Batch([0]))
+    assert far.end.pauses_sender()
+    far.queue.take(50)
+    assert far.end.pauses_sender()
+    far.queue.take(1)
+    assert not far.end.pauses_sender()
+
+
+def test_a_batch_is_cut_where_the_receiver_is_slow_and_only_there() -> None:
+    def left_after(rows: int, rows_max: int) -> tuple[list[int], int]:
+        end = SendingEnd(CHANNEL, 1_000_000)
+        end.rows_max = rows_max
+        end.waiting.append(Batch(list(range(rows)), watermark=7))
+        left = []
+        for item in end.leaving():
+            assert isinstance(item, Batch)
+            assert item.watermark == (None if end.waiting else 7), "the news follows the last record"
+            left.append(len(item))
+            end.sent(1, len(item))
+        return left, sum(len(one) for one in end.waiting if isinstance(one, Batch))
+
+    assert left_after(1_000, 50) == ([50], 950)
+    assert left_after(1_000, 1) == ([1], 999)
+    assert left_after(1_000, 900) == ([1_000], 0)
+    assert left_after(1_000, 1_000_000) == ([1_000], 0)
+
+
 def test_what_was_restored_or_is_on_disk_goes_first_and_no_credit_waits_for_it() -> None:
     far = Far(200, restored_rows=5, may_spill=True)
     far.arrive(2, 99)
@@ -288,10 +365,10 @@ def test_more_credit_than_is_under_way_is_refused() -> None:
     end.sent(150)
     assert end.is_used_up
     with pytest.raises(WireError, match="credit for 151 of 150 bytes"):
-        end.credited(151)
-    end.credited(100)
+        end.credited(Credit(151, 0, 1))
+    end.credited(Credit(100, 0, 1))
     assert not end.is_used_up
-    end.credited(50)
+    end.credited(Credit(50, 0, 1))
     assert end.under_way_bytes == 0
 
 
@@ -301,7 +378,7 @@ def test_a_barrier_needs_no_credit_and_does_not_pass_records_that_wait_before_it
     end.sent(100)
     assert list(end.leaving()) == [Barrier(CheckpointId(1))]
     assert end.is_clogged
-    end.credited(1)
+    end.credited(Credit(1, 0, 16))
     (batch,) = [item for item in [next(end.leaving())] if isinstance(item, Batch)]
     end.sent(10)
     assert batch.records == [1]

@@ -73,7 +73,7 @@ from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.ending import TaskEnding
-from crosscut.task.flow_control import ReceivingEnd, SendingEnd
+from crosscut.task.flow_control import Credit, ReceivingEnd, SendingEnd
 from crosscut.task.items import Barrier, LoggedBatch
 from crosscut.task.requests import PrepareTransaction
 from crosscut.task.snapshots import Snapshots
@@ -614,26 +614,26 @@ def barriers_in_flight_give_each_other_up(patch: pytest.MonkeyPatch) -> None:
 def credit_given_twice(patch: pytest.MonkeyPatch) -> None:
     plain = Mesh.give_credit
 
-    def give(self: Mesh, channel: ChannelId, size_bytes: int) -> None:
-        plain(self, channel, size_bytes)
-        plain(self, channel, size_bytes)
+    def give(self: Mesh, channel: ChannelId, credit: Credit) -> None:
+        plain(self, channel, credit)
+        plain(self, channel, credit)
 
     patch.setattr(Mesh, "give_credit", give)
 
 
 def credit_never_given(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Mesh, "give_credit", lambda self, channel, size_bytes: None)
+    patch.setattr(Mesh, "give_credit", lambda self, channel, credit: None)
 
 
 def credit_given_too_early(patch: pytest.MonkeyPatch) -> None:
     """When a batch comes in, not when it has left the memory."""
 
-    def credit(self: ReceivingEnd) -> int:
-        given = self.uncredited_bytes
+    def credit(self: ReceivingEnd) -> Credit | None:
+        given = Credit(self.uncredited_bytes, self._earned_rows + self._ledger_rows, self.rows_max)
         self._ledger.clear()
         self._rows_ahead = self.queue.rows
-        self._ledger_rows = self._ledger_bytes = self._earned_bytes = 0
-        return given
+        self._ledger_rows = self._ledger_bytes = self._earned_bytes = self._earned_rows = 0
+        return given if given.size_bytes else None
 
     patch.setattr(ReceivingEnd, "credit", credit)
 
@@ -652,8 +652,8 @@ def back_edge_that_does_not_spill(patch: pytest.MonkeyPatch) -> None:
 
 
 def sender_not_woken_when_its_channel_is_read(patch: pytest.MonkeyPatch) -> None:
-    def credited(self: TaskPool, channel: ChannelId, size_bytes: int) -> None:
-        self._by_output[channel].task.departures.ends[channel].credited(size_bytes)
+    def credited(self: TaskPool, channel: ChannelId, credit: Credit) -> None:
+        self._by_output[channel].task.departures.ends[channel].credited(credit)
 
     patch.setattr(TaskPool, "credited", credited)
 
@@ -779,11 +779,11 @@ def credit_given_to_another_channel(patch: pytest.MonkeyPatch) -> None:
     """To the next one that comes from the same worker."""
     plain = Mesh.give_credit
 
-    def give(self: Mesh, channel: ChannelId, size_bytes: int) -> None:
+    def give(self: Mesh, channel: ChannelId, credit: Credit) -> None:
         near = [one for one in self.incoming if one.source.index == channel.source.index]
         if channel in near:
             channel = near[(near.index(channel) + 1) % len(near)]
-        plain(self, channel, size_bytes)
+        plain(self, channel, credit)
 
     patch.setattr(Mesh, "give_credit", give)
 

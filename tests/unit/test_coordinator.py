@@ -96,6 +96,7 @@ from crosscut.protocol.messages import (
     DeployTasks,
     FailureCause,
     HaltTasks,
+    PauseSources,
     ShutDown,
     SnapshotAcknowledged,
     SnapshotDeclined,
@@ -1194,7 +1195,7 @@ def test_a_stop_waits_for_a_batch_that_is_under_way_or_not_visible_and_takes_the
     assert talk.coordinator.phase is Phase.STOPPING
     first = Talk(are_batches=True)
     first.running()
-    assert first.hear(StopRequested())[1:3] == both(TriggerCheckpoint(E1, N1))
+    assert first.hear(StopRequested())[3:5] == both(TriggerCheckpoint(E1, N1))
 
 
 def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
@@ -1202,6 +1203,7 @@ def test_stop_takes_a_last_checkpoint_commits_it_and_ends() -> None:
     talk.running()
     assert talk.hear(StopRequested()) == [
         timer("stop", 1, 60_000),
+        *both(PauseSources(E1, is_paused=True)),
         *both(TriggerCheckpoint(E1, N1)),
         timer("checkpoint-timeout", 1, 60_000, 1),
     ]
@@ -1215,7 +1217,9 @@ def test_stop_waits_for_the_checkpoint_under_way_then_takes_its_own() -> None:
     talk = Talk()
     talk.running()
     talk.fire("trigger")
-    assert talk.hear(StopRequested()) == [timer("stop", 1, 60_000)]
+    # Sources pause at once: what they read now would be in front of the last barrier.
+    paused = both(PauseSources(E1, is_paused=True))
+    assert talk.hear(StopRequested()) == [timer("stop", 1, 60_000), *paused]
     talk.acknowledge(1)
     assert talk.hear(EntryAppended(at(2)))[-3:-1] == both(TriggerCheckpoint(E1, N2))
     assert talk.committed(1) == []

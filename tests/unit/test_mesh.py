@@ -18,7 +18,7 @@ from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.net.neighbours import Neighbour
 from crosscut.protocol.messages import FailureCause, Peer
-from crosscut.task.flow_control import SendingEnd
+from crosscut.task.flow_control import Credit, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_credit
 from crosscut.wire.handshake import Proven, Verdict
@@ -61,11 +61,12 @@ class Site:
         self.items.append((channel, item))
         self.sizes.append(size_bytes)
 
-    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
-        self.ends[channel].credited(size_bytes)
+    def channel_credited(self, channel: ChannelId, credit: Credit) -> None:
+        self.ends[channel].credited(credit)
 
     def send(self, channel: ChannelId, item: Item) -> None:
-        self.ends[channel].sent(self.mesh.outgoing[channel].send_item(item))
+        rows = len(item) if isinstance(item, Batch) else 0
+        self.ends[channel].sent(self.mesh.outgoing[channel].send_item(item), rows)
 
     def connection_lost(self, task: TaskId, cause: FailureCause) -> None:
         self.lost.append((task, cause.message))
@@ -160,12 +161,13 @@ async def test_a_channel_without_credit_holds_up_nothing_but_itself(pair: Pair) 
         sender.send(B, Batch([number]))
     sender.send(A, Barrier(CheckpointId(1)))
     await eventually(lambda: len(receiver.items) == 7, "what B and the barrier are")
-    receiver.mesh.give_credit(
-        B, sum(size for (at, item), size in zip(receiver.items, receiver.sizes, strict=True) if at == B)
-    )
-    receiver.mesh.give_credit(A, receiver.sizes[0])
+    of_b = sum(size for (at, item), size in zip(receiver.items, receiver.sizes, strict=True) if at == B)
+    receiver.mesh.give_credit(B, Credit(of_b, 5, 7))
+    receiver.mesh.give_credit(A, Credit(receiver.sizes[0], 1, 8))
     await eventually(lambda: not a.is_used_up, "A to go on")
     assert (a.under_way_bytes, b.under_way_bytes) == (0, 0)
+    assert (a.under_way_rows, b.under_way_rows) == (0, 0)
+    assert (a.rows_max, b.rows_max) == (8, 7)
 
 
 @scene
@@ -186,11 +188,13 @@ async def test_the_barrier_of_one_channel_passes_the_large_batch_of_another(pair
 @scene
 async def test_what_is_wrong_on_a_channel_ends_the_connection(pair: Pair) -> None:
     """M3: each names the channel, and nothing of it is passed on."""
-    credit = encode_credit(1)
+    credit = encode_credit(1, 0, 1)
     cases: list[tuple[list[tuple[int, FrameType, bytes]], str]] = [
         ([(0, FrameType.CREDIT, credit)], "unexpected CREDIT frame"),
         ([(2, FrameType.BARRIER, bytes(7) + b"\1")], "BARRIER frame from its receiving end"),
         ([(2, FrameType.CREDIT, credit)], "credit for 1 of 0 bytes"),
+        ([(2, FrameType.CREDIT, encode_credit(0, 1, 1))], "credit for 1 of 0 records"),
+        ([(2, FrameType.CREDIT, encode_credit(0, 0, 0))], "takes no records any more"),
         ([(1, FrameType.PIECE, b"x"), (1, FrameType.END_OF_INPUT, b"")], "in the middle of a batch"),
     ]
     numbers = dict(enumerate(sorted(SHARED)))

@@ -30,6 +30,7 @@ from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     DeployTasks,
     HaltTasks,
+    PauseSources,
     Peer,
     ResumeSources,
     ShutDown,
@@ -55,6 +56,7 @@ def words(epoch: Epoch) -> list[TaskWord]:
         ResumeSources(epoch, N1),
         CommitCheckpoint(epoch, N1),
         CloseLoops(epoch, (VertexId("head"),)),
+        PauseSources(epoch, is_paused=True),
         AlignSources(epoch, 1, ()),
         AssignSplits(epoch, TaskId(VertexId("source"), 0), N1, []),
     ]

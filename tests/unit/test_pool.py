@@ -31,7 +31,7 @@ from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
-from crosscut.task.flow_control import LOCAL_ITEMS_MAX
+from crosscut.task.flow_control import LOCAL_ITEMS_MAX, Credit
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 from crosscut.task.outputs import build_output
@@ -149,8 +149,9 @@ class Site:
         self.seen.append(record)
         return record
 
-    def credited(self, channel: ChannelId, size_bytes: int) -> None:
-        self.credit[channel] = self.credit.get(channel, 0) + size_bytes
+    def credited(self, channel: ChannelId, credit: Credit) -> None:
+        if credit.size_bytes:
+            self.credit[channel] = self.credit.get(channel, 0) + credit.size_bytes
 
     def receive(self, channel: ChannelId, item: Item | list[Any], size_bytes: int = 0) -> None:
         self.pool.received(channel, Batch(item) if isinstance(item, list) else item, size_bytes)

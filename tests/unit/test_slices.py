@@ -101,6 +101,7 @@ class Site:
         )
         self.task = task_of(Map("slow", self.see), inputs=(A,))
         self.task.departures.outputs = ()
+        self.task.departures.measure()
         self.pool.add(self.task, None, None)
         self.pool.connect({})
         self.pool.start()

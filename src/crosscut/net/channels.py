@@ -1,6 +1,6 @@
 """Channels between workers, with credit: the two ends of one, whatever connection carries it.
 
-A sender may have so many bytes under way that the receiver has not processed; the receiver gives
+A sender may have so many bytes and records under way that the receiver has not processed; the receiver gives
 credit back as it does. So memory is bounded at both ends, a blocked channel stops its sender without
 stopping the connection, and a barrier, which needs no credit, always gets through: the records that it
 overtakes wait in user space, at one end or the other (docs/decisions, credit).
@@ -14,6 +14,7 @@ from typing import assert_never
 from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.ids import ChannelId
+from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
@@ -35,11 +36,11 @@ class OutgoingChannel:
     """The sending end.
 
     Args:
-        credited: Gets the credit that the receiver gives back, in bytes; raises WireError if it is too much.
+        credited: Gets the credit that the receiver gives back; raises WireError if it is too much.
     """
 
     def __init__(
-        self, channel: ChannelId, send: SendFrame, credited: Callable[[ChannelId, int], None]
+        self, channel: ChannelId, send: SendFrame, credited: Callable[[ChannelId, Credit], None]
     ) -> None:
         self.channel = channel
         self._send = send
@@ -75,7 +76,7 @@ class OutgoingChannel:
         """
         if frame.kind is not FrameType.CREDIT:
             raise WireError(f"channel {self.channel}: {frame.kind.name} frame from its receiving end")
-        self._credited(self.channel, decode_credit(frame.payload))
+        self._credited(self.channel, Credit(*decode_credit(frame.payload)))
 
 
 class IncomingChannel:
@@ -94,9 +95,10 @@ class IncomingChannel:
         self._pieces: list[Payload] = []
         self._pieces_bytes = 0
 
-    def give_credit(self, size_bytes: int) -> None:
-        """Tell the sender that so much has been processed."""
-        self._send(FrameType.CREDIT, encode_credit(size_bytes))
+    def give_credit(self, credit: Credit) -> None:
+        """Tell the sender what has been processed."""
+        payload = encode_credit(credit.size_bytes, credit.rows, credit.rows_max)
+        self._send(FrameType.CREDIT, payload)
 
     def received(self, frame: Frame) -> None:
         """Take a frame from the sender.

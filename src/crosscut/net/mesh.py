@@ -16,6 +16,7 @@ from crosscut.net.connections import Credentials, connect
 from crosscut.net.listener import Listener
 from crosscut.net.neighbours import AcceptingNeighbour, ChannelHost, ConnectingNeighbour, Neighbour
 from crosscut.protocol.messages import FailureCause, Peer
+from crosscut.task.flow_control import Credit
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.wire.handshake import Proven, Verdict, channels_detail, verdict_on
 
@@ -116,10 +117,10 @@ class Mesh:
         for end in neighbours.values():
             end.abandon()
 
-    def give_credit(self, channel: ChannelId, size_bytes: int) -> None:
-        """Let the sender of `channel` send so many bytes more."""
+    def give_credit(self, channel: ChannelId, credit: Credit) -> None:
+        """Let the sender of `channel` send so much more."""
         if channel in self.incoming:
-            self.incoming[channel].give_credit(size_bytes)
+            self.incoming[channel].give_credit(credit)
 
     # News from the connections.
 

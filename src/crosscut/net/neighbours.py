@@ -15,6 +15,7 @@ from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import AcceptingSide, ConnectingSide, Connection, Credentials
 from crosscut.net.keepalive import bound_unsent
 from crosscut.net.listener import Listener
+from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.wire.frames import PEER_LIMITS, PIECE_BYTES_MAX, Frame, FrameDecoder, FrameType, Payload
 from crosscut.wire.handshake import Proven, Role, Verdict, channels_detail
@@ -40,7 +41,7 @@ class ChannelHost(Protocol):
     def channel_received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item has arrived."""
 
-    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+    def channel_credited(self, channel: ChannelId, credit: Credit) -> None:
         """The receiver of an output channel gives credit back.
 
         Raises:

@@ -363,6 +363,14 @@ class CloseLoops:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseSources:
+    """Sources read nothing from now on, or read again. Barriers and splits reach them all the same."""
+
+    epoch: Epoch
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeat:
     """A worker that hears nothing for the timeout has lost its coordinator and stops by itself."""
 
@@ -453,6 +461,7 @@ CoordinatorMessage = (
     | ResumeSources
     | CommitCheckpoint
     | CloseLoops
+    | PauseSources
     | AlignSources
     | AssignSplits
     | CoordinatorHeartbeat

@@ -37,6 +37,7 @@ from crosscut.spark.checks import (
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
+from crosscut.task.flow_control import UNBOUNDED_BYTES
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
 from crosscut.worker.deployment import TaskTerms
 
@@ -231,7 +232,7 @@ def batch_terms(settings: Settings) -> TaskTerms:
     return replace(
         task_terms(settings),
         batch_rows=max(settings.batch_rows, BATCH_ROWS_MIN),
-        channel_bytes=1 << 60,
+        channel_bytes=UNBOUNDED_BYTES,
         snapshots="aligned",
         is_periodic=True,
         spill_bytes=0,

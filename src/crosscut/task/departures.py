@@ -8,10 +8,13 @@ from itertools import takewhile
 from crosscut.batch import Batch, Mark
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId
-from crosscut.task.flow_control import SendingEnd
+from crosscut.task.flow_control import ROWS_MAX, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
+
+_SHARE = 2
+"""Of what its channels may hold, a task makes half at a time."""
 
 Log = Callable[[ChannelId, Batch], None]
 """Has a snapshot hold a batch that a barrier overtakes."""
@@ -26,6 +29,8 @@ class Departures:
 
     Attributes:
         ends: The sending ends, each with the items that its channel has not taken yet.
+        rows_max: Records that the outputs should get at a time, so that no channel gets much more than it may
+            hold.
         clogged: The channels that hold the task up, in the order in which they came to: a set has another one
             in every process.
     """
@@ -38,6 +43,8 @@ class Departures:
         self.ends = {
             channel: SendingEnd(channel, channel_bytes) for output in outputs for channel in output.channels
         }
+        self.rows_max = ROWS_MAX
+        self.measure()
         self.clogged: dict[ChannelId, None] = {}
         self._outlets = outlets
 
@@ -48,6 +55,15 @@ class Departures:
             return False
         return bool(self.clogged) and self.clogged.pop(channel, self) is None
 
+    def measure(self) -> None:
+        """Note how much the channels may hold; to be called when one says something new of it."""
+        self.rows_max = max(1, min(map(self._room, self.outputs), default=ROWS_MAX) // _SHARE)
+
+    def _room(self, output: Output) -> int:
+        """Return the records that all channels of an output may hold."""
+        each = [self.ends[channel].rows_max for channel in output.channels]
+        return min(each, default=ROWS_MAX) if output.copies else sum(each)
+
     @property
     def has_buffered(self) -> bool:
         """Whether records wait in the output buffers."""
@@ -55,6 +71,14 @@ class Departures:
             if output.buffered_rows or output.has_buffered:
                 return True
         return False
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether as many records wait in the output buffers as the channels should get at a time."""
+        buffered = 0
+        for output in self.outputs:
+            buffered += output.buffered_rows
+        return buffered >= self.rows_max
 
     def lead_on(self, side: SideOutput | None) -> bool:
         """Return whether somebody reads what leaves there."""

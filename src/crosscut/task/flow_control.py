@@ -4,11 +4,17 @@ Each end owns its queue. A sender may have so much under way that its receiver h
 So memory is bounded, and a slow receiver slows its senders down instead of filling up. Between workers
 that is counted in bytes: the sending end has a credit, the receiving end gives it back as records are
 processed or have gone to disk. Inside a worker batches are handed over by reference, and counted: the
-receiving end says when the sender pauses. Three rules keep it live:
+receiving end says when the sender pauses.
+
+Both are bounded by time as well: a barrier waits for the records in front of it, and a few kilobytes of them
+may be the work of minutes. So a channel holds at most `rows_max` records, about what its receiver takes in
+half a second (`Window`). A batch that is longer is cut.
+
+Three rules keep it live:
 
 * a barrier needs no credit: no backlog holds a checkpoint up for ever;
 * a back edge never makes its sender wait: it spills to disk;
-* where nothing waits in memory, all credit has been given back.
+* where nothing waits in memory, all credit has been given back, and `rows_max` is at least one record.
 
 Nothing is sent here: the pool asks which items may leave, and sends them.
 """
@@ -18,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from crosscut.batch import Batch
 from crosscut.errors import WireError
 from crosscut.frozen import dataclass
 from crosscut.ids import ChannelId
@@ -33,6 +40,101 @@ BACK_EDGE_ITEMS_MAX = 64
 _GIVEN_AT_ONCE = 4
 """Credit goes back when nothing waits, or when it is a quarter of all: each time is a frame of its own."""
 
+WITHIN_NS = 500_000_000
+"""A channel holds what its receiver takes in so long. A sender that reads on while a barrier is on its way,
+and the batches that it has begun, add as much again."""
+
+FIRST_ROWS = 16
+"""Records that a channel may hold before anything is known of its receiver."""
+
+ROWS_MAX = 1 << 40
+"""Records, where time sets no bound."""
+
+UNBOUNDED_BYTES = 1 << 60
+"""Credit of a channel without flow control: all that it brings is wanted, and nothing waits behind it."""
+
+_MEMORY_NS = 100_000_000
+"""What was slower or faster before is forgotten in a few times as long."""
+
+_SLICES = 2
+"""A channel always holds so many of the slices that its receiver takes: with a high fixed cost a call, these
+have to be large, and grow."""
+
+_GROWTH = 4
+"""By which a window grows at most at a time: little is known from a few records."""
+
+_CHANGE = 2
+"""By which it has to change before anybody is told."""
+
+
+class Window:
+    """How many records each input of a task may hold: what it takes within `WITHIN_NS`, by measured progress.
+
+    No clock is read here: the runner of the task tells how long it took. That includes the time in which the
+    worker did other work, and in which an output held the task up: a barrier waits for all of it.
+
+    Args:
+        channels: Inputs that share the time.
+        is_bounded: False: time sets no bound.
+
+    Attributes:
+        rows_max: Records that each of the inputs may hold.
+    """
+
+    def __init__(self, channels: int, *, is_bounded: bool) -> None:
+        self._channels = max(1, channels)
+        self._is_bounded = is_bounded
+        # Of the newest slices, up to `_MEMORY_NS` together, or of one that was longer.
+        self._rows = self._ns = 0.0
+        self.rows_max = first_rows(is_bounded=is_bounded)
+
+    def took(self, rows: int, elapsed_ns: int, slice_rows: int) -> bool:
+        """Note progress; return whether `rows_max` has changed.
+
+        Args:
+            rows: That were taken.
+            elapsed_ns: Since the task took records last, if others waited then; else since it began.
+            slice_rows: That the task takes at a time.
+        """
+        if not self._is_bounded:
+            return False
+        kept = max(0.0, min(1.0, (_MEMORY_NS - elapsed_ns) / self._ns)) if self._ns else 0.0
+        self._rows = rows + kept * self._rows
+        self._ns = elapsed_ns + kept * self._ns
+        if not self._rows:
+            # One record may take as long.
+            if self._ns < WITHIN_NS:
+                return False
+            wanted = float(_SLICES * slice_rows)
+        else:
+            taken = self._rows * WITHIN_NS / self._ns if self._ns else float(ROWS_MAX)
+            wanted = max(taken / self._channels, _SLICES * slice_rows)
+        wanted = min(wanted, _GROWTH * self.rows_max, ROWS_MAX)
+        if self.rows_max / _CHANGE < wanted < self.rows_max * _CHANGE:
+            return False
+        before, self.rows_max = self.rows_max, max(1, int(wanted))
+        return self.rows_max != before
+
+
+def first_rows(*, is_bounded: bool) -> int:
+    """Return the records that a channel may hold at first."""
+    return FIRST_ROWS if is_bounded else ROWS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What a receiver tells its sender in another worker.
+
+    Attributes:
+        size_bytes: Of batches that have been processed, or have gone to disk.
+        rows: Records, likewise.
+        rows_max: That may be under way from now on.
+    """
+
+    size_bytes: int
+    rows: int
+    rows_max: int
+
 
 class SendingEnd:
     """The queue of items that are to leave on a channel, and the credit for them.
@@ -44,12 +146,15 @@ class SendingEnd:
         waiting: The items, in order; a barrier may overtake others.
         is_paused: The receiver, in the same worker, has enough for now.
         under_way_bytes: Of batches that have left, and for which no credit has come back.
+        under_way_rows: Records, likewise.
+        rows_max: That may be under way, by the receiver's last word.
     """
 
     def __init__(self, channel: ChannelId, bytes_max: int) -> None:
         self.waiting: deque[Item] = deque()
         self.is_paused = False
-        self.under_way_bytes = 0
+        self.under_way_bytes = self.under_way_rows = 0
+        self.rows_max = first_rows(is_bounded=bytes_max < UNBOUNDED_BYTES)
         self._channel = channel
         self._bytes_max = bytes_max
 
@@ -61,29 +166,45 @@ class SendingEnd:
     @property
     def is_used_up(self) -> bool:
         """Whether the credit is."""
-        return self.under_way_bytes >= self._bytes_max
+        return self.under_way_bytes >= self._bytes_max or self.under_way_rows >= self.rows_max
 
     def leaving(self) -> Iterator[Item]:
         """Take the items that may leave now out of `waiting`, one by one; after each, call `sent`."""
         waiting = self.waiting
         while waiting and (not self.is_used_up or isinstance(waiting[0], Barrier)):
-            yield waiting.popleft()
+            item = waiting.popleft()
+            if isinstance(item, Batch):
+                room = self.rows_max - self.under_way_rows
+                # A little too much is better than many small batches.
+                if len(item) > room + self.rows_max // 4:
+                    item, rest = item.split(room)
+                    waiting.appendleft(rest)
+            yield item
 
-    def sent(self, size_bytes: int) -> None:
+    def sent(self, size_bytes: int, rows: int = 0) -> None:
         """A batch of `size_bytes` has left; 0: something that needs no credit has."""
         self.under_way_bytes += size_bytes
+        self.under_way_rows += rows
 
-    def credited(self, size_bytes: int) -> None:
+    def credited(self, credit: Credit) -> None:
         """The receiver gives credit back.
 
         Raises:
-            WireError: It is more than is under way; nothing has changed.
+            WireError: It is more than is under way, or nothing may be from now on; nothing has changed.
         """
-        if size_bytes > self.under_way_bytes:
+        if credit.size_bytes > self.under_way_bytes:
             raise WireError(
-                f"channel {self._channel}: credit for {size_bytes} of {self.under_way_bytes} bytes"
+                f"channel {self._channel}: credit for {credit.size_bytes} of {self.under_way_bytes} bytes"
             )
-        self.under_way_bytes -= size_bytes
+        if credit.rows > self.under_way_rows:
+            raise WireError(
+                f"channel {self._channel}: credit for {credit.rows} of {self.under_way_rows} records"
+            )
+        if not credit.rows_max:
+            raise WireError(f"channel {self._channel}: the receiver takes no records any more")
+        self.under_way_bytes -= credit.size_bytes
+        self.under_way_rows -= credit.rows
+        self.rows_max = credit.rows_max
 
 
 @dataclass(slots=True)
@@ -99,6 +220,10 @@ class ReceivingEnd:
         queue: May hold records of a snapshot already: no credit is due for them.
         bytes_max: The sender's credit.
         may_spill: Whether the channel may be spilled to disk now; a back edge always may.
+
+    Attributes:
+        rows_max: Records that may wait, or be on their way here. Time sets no bound to a back edge: what it
+            brings goes to disk.
     """
 
     def __init__(
@@ -109,6 +234,10 @@ class ReceivingEnd:
         self._is_back_edge = is_back_edge
         self._items_max = BACK_EDGE_ITEMS_MAX if is_back_edge else LOCAL_ITEMS_MAX
         self._is_pausing = False
+        self.is_bounded = not is_back_edge and bytes_max < UNBOUNDED_BYTES
+        self.rows_max = first_rows(is_bounded=self.is_bounded)
+        # The sender knows of no other before it gets credit.
+        self._rows_max_said = first_rows(is_bounded=bytes_max < UNBOUNDED_BYTES)
         # Half of it: the sender must not have stopped before its credit is back.
         self._spill_from_bytes = bytes_max // 2
         self._give_from_bytes = bytes_max // _GIVEN_AT_ONCE
@@ -118,7 +247,7 @@ class ReceivingEnd:
         self._ledger: deque[_Arrived] = deque()
         self._ledger_rows = 0
         self._ledger_bytes = 0
-        self._earned_bytes = 0
+        self._earned_bytes = self._earned_rows = 0
 
     def pauses_sender(self) -> bool:
         """Whether the sender, in the same worker, has to wait now.
@@ -126,9 +255,13 @@ class ReceivingEnd:
         Raises:
             SpillError: It can't be written.
         """
-        items = self.queue.in_memory
-        is_much = items > self._items_max or self._is_pausing
-        self._is_pausing = is_much and items > LOCAL_ITEMS_MAX // 2 and not self.spill()
+        queue = self.queue
+        items = queue.in_memory
+        # Records on disk wait for nobody's memory, and are there because their sender must not wait.
+        rows = queue.rows if self.is_bounded and not queue.is_on_disk else 0
+        is_much = items > self._items_max or rows > self.rows_max or self._is_pausing
+        is_left = items > LOCAL_ITEMS_MAX // 2 or rows > self.rows_max // 2
+        self._is_pausing = is_much and is_left and not self.spill()
         return self._is_pausing
 
     @property
@@ -146,22 +279,33 @@ class ReceivingEnd:
         self._ledger_rows += rows
         self._ledger_bytes += size_bytes
 
-    def credit(self) -> int:
-        """Return how many bytes of credit go back to another worker now.
+    def credit(self) -> Credit | None:
+        """Return the credit that goes back to another worker now, if any does.
 
         Raises:
             SpillError: It can't be written.
         """
         rows = self.queue.rows
         self._note_processed(self._rows_ahead + self._ledger_rows - rows)
-        if self._ledger and self._ledger_bytes >= self._spill_from_bytes and self.spill():
+        is_much = self._ledger_bytes >= self._spill_from_bytes or 2 * self._ledger_rows >= self._rows_max_said
+        if self._ledger and is_much and self.spill():
             self._rows_ahead = rows
             self._earned_bytes += self._ledger_bytes
+            self._earned_rows += self._ledger_rows
             self._ledger.clear()
             self._ledger_rows = self._ledger_bytes = 0
-        if self._ledger and self._earned_bytes < self._give_from_bytes:
-            return 0
-        given, self._earned_bytes = self._earned_bytes, 0
+        is_due = (
+            not self._ledger
+            or self._earned_bytes >= self._give_from_bytes
+            or _GIVEN_AT_ONCE * self._earned_rows >= self.rows_max
+        )
+        # A sender that was told of a larger window would fill it.
+        is_told_too_much = self.rows_max * _CHANGE <= self._rows_max_said
+        if not is_told_too_much and not (is_due and (self._earned_bytes or self._earned_rows)):
+            return None
+        given = Credit(self._earned_bytes, self._earned_rows, self.rows_max)
+        self._earned_bytes = self._earned_rows = 0
+        self._rows_max_said = self.rows_max
         return given
 
     def spill(self) -> bool:
@@ -177,6 +321,7 @@ class ReceivingEnd:
         self._rows_ahead -= ahead
         rows -= ahead
         self._ledger_rows -= rows
+        self._earned_rows += rows
         ledger = self._ledger
         # A batch has been processed when its last record has: before, the rest is in memory.
         while ledger and not self._rows_ahead and ledger[0].rows <= rows:

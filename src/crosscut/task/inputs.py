@@ -179,6 +179,11 @@ class InputQueue:
         return len(self._head) + len(self._tail)
 
     @property
+    def is_on_disk(self) -> bool:
+        """Whether an item is on disk."""
+        return self._on_disk > 0
+
+    @property
     def newest_rows(self) -> int:
         """How many of the records are in memory, with nothing on disk after them, and were never on disk."""
         if self._on_disk:

@@ -22,10 +22,12 @@ class Output(ABC):
 
     Attributes:
         side: The side output that leaves there; None: the results of the last operator.
+        copies: Whether each channel gets all records.
         added_rows: Records that were added, in this epoch.
     """
 
     side: SideOutput | None = None
+    copies = False
 
     def __init__(self, channels: tuple[ChannelId, ...], batch_rows: int) -> None:
         self.channels = channels
@@ -138,6 +140,8 @@ class _Lists(Output):
 
 class Broadcast(_Lists):
     """Every record to every channel; with a single channel, this is `forward`."""
+
+    copies = True
 
     def _add(self, batch: Batch) -> bool:
         for buffer in self._buffers:

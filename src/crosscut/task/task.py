@@ -156,6 +156,7 @@ class Task:
         self._has_rung = False
         # What it begins then would be in the output of this batch, and not in its snapshot.
         self._is_batch_over = False
+        self._is_paused = False
         self.chain.restore(
             self._time.watermark,
             before.assigned,
@@ -207,9 +208,20 @@ class Task:
         if ending.is_under_way and not self._protocol.is_halted and not calls.is_calling:
             return True
         if self._reading is not None:
-            return not (self._is_batch_over or ending.is_forwarded or self._protocol.is_halted)
+            stands = self._is_batch_over or self._is_paused or self._protocol.is_halted
+            return not (stands or ending.is_forwarded)
         # As `_has_input`: it is asked of every task in every round.
         return not (calls.are_made and calls.is_full) and self.intake.has_next
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether there is more to take, though perhaps not now: calls may be under way for all it holds."""
+        return self.chain.is_midway or self.intake.has_next
+
+    @property
+    def sent_on(self) -> int:
+        """Records that the last operator has given to the outputs."""
+        return self._sent_on
 
     @property
     def _stands_still(self) -> bool:
@@ -354,7 +366,7 @@ class Task:
         elif self._ending.is_under_way:
             if not self.calls.is_calling and self._ending.step():
                 self._pass_on_end()
-        elif self._reading is not None and not self._is_batch_over:
+        elif self._reading is not None and not self._is_batch_over and not self._is_paused:
             self._read(self._reading)
         self.marks.let_on(is_over=self._ending.is_forwarded)
         self.snapshots.let_in()
@@ -371,6 +383,12 @@ class Task:
         If none does, no reader is asked sooner than it has said.
         """
         return self._reading is not None and self._reading.align(news)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """A source is to read nothing, or to read again; what it has read goes on its way."""
+        self._is_paused = is_paused
+        if is_paused:
+            self.departures.flush()
 
     def assign(self, rows: JSON, since: CheckpointId, *, is_last: bool) -> None:
         """The coordinator gives a source splits that have been found; after the last, there are no others."""

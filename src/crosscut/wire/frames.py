@@ -26,7 +26,7 @@ HEADER = struct.Struct(">2sBBIIQ")
 """Magic, version, type, payload length, channel, sequence number."""
 
 _BARRIER = struct.Struct(">Q")
-_COUNT = struct.Struct(">Q")
+_CREDIT = struct.Struct(">QQQ")
 _MEBIBYTE = 1 << 20
 
 Payload = bytes | memoryview
@@ -63,7 +63,7 @@ DATA_LIMITS: Mapping[FrameType, int] = {
 }
 """Longest payload in bytes of each type that a data channel may carry."""
 
-CREDIT_LIMITS: Mapping[FrameType, int] = {FrameType.CREDIT: _COUNT.size}
+CREDIT_LIMITS: Mapping[FrameType, int] = {FrameType.CREDIT: _CREDIT.size}
 """The same for the other direction of a data channel."""
 
 PEER_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CREDIT_LIMITS}
@@ -136,21 +136,21 @@ def decode_barrier(payload: Payload) -> CheckpointId:
     return CheckpointId(checkpoint_id)
 
 
-def encode_credit(size_bytes: int) -> bytes:
+def encode_credit(size_bytes: int, rows: int, rows_max: int) -> bytes:
     """Return the payload of a CREDIT frame."""
-    return _COUNT.pack(size_bytes)
+    return _CREDIT.pack(size_bytes, rows, rows_max)
 
 
-def decode_credit(payload: Payload) -> int:
-    """Return the bytes that a CREDIT frame gives back.
+def decode_credit(payload: Payload) -> tuple[int, int, int]:
+    """Return the bytes and records that a CREDIT frame gives back, and the records that may be under way.
 
     Raises:
-        WireError: The payload is not a count.
+        WireError: The payload is something else.
     """
-    if len(payload) != _COUNT.size:
-        raise WireError(f"CREDIT frame of {len(payload)} bytes: expected {_COUNT.size}")
-    (size_bytes,) = _COUNT.unpack(payload)
-    return int(size_bytes)
+    if len(payload) != _CREDIT.size:
+        raise WireError(f"CREDIT frame of {len(payload)} bytes: expected {_CREDIT.size}")
+    size_bytes, rows, rows_max = _CREDIT.unpack(payload)
+    return size_bytes, rows, rows_max
 
 
 # Calling the enumeration would take as long as all the rest of reading a header.

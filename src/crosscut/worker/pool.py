@@ -35,6 +35,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.state.keyed import KeyedState
+from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import PartStore, Threads
@@ -67,7 +68,7 @@ class TaskPool:
 
     Args:
         report: Sends a message to the coordinator.
-        give_credit: Lets the sender of an input channel send so many bytes more.
+        give_credit: Lets the sender of an input channel send so much more.
         start_thread: Starts the threads in which the store and sinks are called.
         marks_every_ms: That follow the records of a source, to tell how long they take; 0: none.
         pace_of: How much a task takes at a time; one that was there before goes on as it did.
@@ -86,7 +87,7 @@ class TaskPool:
         sink_timeout_ms: int,
         failpoints: Failpoints,
         report: Callable[[WorkerMessage], None],
-        give_credit: Callable[[ChannelId, int], None],
+        give_credit: Callable[[ChannelId, Credit], None],
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
         marks_every_ms: float = 0,
@@ -298,7 +299,7 @@ class TaskPool:
         departures = sender.task.departures
         end = departures.ends[channel]
         for item in end.leaving():
-            end.sent(connection.send_item(item))
+            end.sent(connection.send_item(item), len(item) if isinstance(item, Batch) else 0)
         if departures.look(channel):
             self.schedule()
 
@@ -324,15 +325,19 @@ class TaskPool:
         if not self.is_over:
             self.relieve(runner, channel)
 
-    def credited(self, channel: ChannelId, size_bytes: int) -> None:
+    def credited(self, channel: ChannelId, credit: Credit) -> None:
         """The receiver of an output, in another worker, gives credit back.
 
         Raises:
             WireError: It is more than is under way.
         """
         sender = self._by_output[channel]
-        end = sender.task.departures.ends[channel]
-        end.credited(size_bytes)
+        departures = sender.task.departures
+        end = departures.ends[channel]
+        rows_max = end.rows_max
+        end.credited(credit)
+        if end.rows_max != rows_max:
+            departures.measure()
         if end.is_clogged and not end.is_used_up:
             sender.reach(sender.drain)
 
@@ -342,10 +347,14 @@ class TaskPool:
         sender = self._by_output.get(channel)
         if sender is not None:
             departures = sender.task.departures
-            departures.ends[channel].is_paused = end.pauses_sender()
+            sending = departures.ends[channel]
+            if sending.rows_max != end.rows_max:
+                sending.rows_max = end.rows_max
+                departures.measure()
+            sending.is_paused = end.pauses_sender()
             departures.look(channel)
-        elif given_bytes := end.credit():
-            self._give_credit(channel, given_bytes)
+        elif (credit := end.credit()) is not None:
+            self._give_credit(channel, credit)
 
     def records_flowed(self) -> None:
         """Tell the coordinator once that records go through this worker again."""
@@ -358,6 +367,13 @@ class TaskPool:
     def close_loops(self, heads: Collection[VertexId]) -> None:
         """The loops that have these heads are exhausted."""
         self._tell(lambda task: task.close_loops(heads))
+
+    def pause_sources(self, *, is_paused: bool) -> None:
+        """Sources are to read nothing, or to read again."""
+        for runner in self._runners:
+            if runner.task.is_source:
+                runner.tell(lambda task: task.pause(is_paused=is_paused))
+        self.schedule()
 
     def align(self, news: AlignSources) -> None:
         """Groups of sources have come so far."""

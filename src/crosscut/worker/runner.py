@@ -13,7 +13,7 @@ from crosscut.protocol.measures import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.state.keyed import KeyedState
 from crosscut.state.memory import StateMemory
-from crosscut.task.flow_control import LOCAL_ITEMS_MAX
+from crosscut.task.flow_control import LOCAL_ITEMS_MAX, ROWS_MAX, Window
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundWork
@@ -40,6 +40,14 @@ class TaskRunner:
         self.is_behind = False
         # 0: none is set.
         self.alarm_ns = 0
+        # By how much its outputs get for each record that it takes, of the newest slices.
+        self._taken = self._made = 0.0
+        # Since when it could have taken more than it has; 0: it has all that there is.
+        self._fed_since_ns = 0
+        self._window = Window(
+            sum(end.is_bounded for end in task.intake.ends.values()),
+            is_bounded=any(end.is_bounded for end in task.intake.ends.values()),
+        )
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
         self._speaking = Speaking(pool.epoch, task.task_id, task.snapshots)
@@ -143,7 +151,10 @@ class TaskRunner:
     def _run(self, now_ns: int) -> None:
         task, pool, pace = self.task, self._pool, self._pace
         self._note_freed(now_ns)
-        rows_before = task.records_in
+        rows_before, made_before = task.records_in, task.sent_on
+        rows_max = task.departures.rows_max
+        if rows_max < ROWS_MAX:
+            task.rows_max = self._bounded_by(rows_max)
         if task.hears_time:
             task.tell_time(pool.clock_ms(now_ns))
         is_mark_due = self._mark_due_ns <= now_ns
@@ -160,6 +171,10 @@ class TaskRunner:
         rows = task.records_in - rows_before
         ended_ns = self._now_ns()
         self._note(rows, ended_ns - now_ns)
+        self._taken = self._taken / 2 + rows
+        self._made = self._made / 2 + task.sent_on - made_before
+        if not task.is_source:
+            self._measure(rows, now_ns, ended_ns)
         if is_mark_due and not task.marks.is_awaited:
             self._mark_due_ns = now_ns + pool.marks_every_ns
         if task.outlets.marks:
@@ -183,6 +198,22 @@ class TaskRunner:
         # With what it took to send: most of that is pickling.
         self._spent_ns += self._now_ns() - now_ns
 
+    def _bounded_by(self, rows_max: int) -> int:
+        """Return how many records to take, so that the outputs get about `rows_max` at most."""
+        rows = self._pace.rows
+        if rows * self._made <= rows_max * self._taken:
+            return rows
+        return max(1, int(rows_max * self._taken / self._made)) if self._made else rows
+
+    def _measure(self, rows: int, now_ns: int, ended_ns: int) -> None:
+        """Note what the task takes by the clock, and let its senders know."""
+        began_ns, self._fed_since_ns = self._fed_since_ns or now_ns, ended_ns if self.task.is_fed else 0
+        if self._window.took(rows, ended_ns - began_ns, self.task.rows_max):
+            for channel, end in self.task.intake.ends.items():
+                if end.is_bounded:
+                    end.rows_max = self._window.rows_max
+                    self._pool.relieve(self, channel)
+
     def tell(self, word: Callable[[Task], None]) -> None:
         """Tell the task something, and empty its outlets."""
         self.reach(self._tell, word)
@@ -205,10 +236,12 @@ class TaskRunner:
         self._pool.schedule()
 
     def _flush_if_due(self, now_ns: int) -> None:
-        """Send partial batches: when nothing else is to be done, or when they have lingered."""
+        """Send partial batches: when nothing else is to be done, when they have lingered, or when a slow
+        receiver has enough in them."""
         if not self._buffered_since_ns:
             self._buffered_since_ns = now_ns
-        if now_ns - self._buffered_since_ns >= self._pool.linger_ns or not self.can_run(now_ns):
+        has_lingered = now_ns - self._buffered_since_ns >= self._pool.linger_ns
+        if has_lingered or self.task.departures.has_enough or not self.can_run(now_ns):
             self.task.departures.flush()
         if not self.task.departures.has_buffered:
             self._buffered_since_ns = 0

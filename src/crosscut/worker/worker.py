@@ -49,6 +49,7 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
     FailureCause,
+    PauseSources,
     Peer,
     RegisterWorker,
     ResumeSources,
@@ -59,6 +60,7 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
@@ -277,6 +279,8 @@ class Worker:
                 pool.completed(checkpoint_id, together)
             case CloseLoops(_, heads):
                 pool.close_loops(heads)
+            case PauseSources(_, is_paused):
+                pool.pause_sources(is_paused=is_paused)
             case AlignSources():
                 pool.align(word)
             case AssignSplits(_, task, since, splits, is_last):
@@ -432,10 +436,10 @@ class Worker:
         if self._pool is not None:
             self._pool.received(channel, item, size_bytes)
 
-    def channel_credited(self, channel: ChannelId, size_bytes: int) -> None:
+    def channel_credited(self, channel: ChannelId, credit: Credit) -> None:
         """Pass on that an output may send so much more."""
         if self._pool is not None:
-            self._pool.credited(channel, size_bytes)
+            self._pool.credited(channel, credit)
 
     def connection_lost(self, task: TaskId, cause: FailureCause) -> None:
         """A connection of the running epoch broke: a failure, unless its peer's death explains it."""

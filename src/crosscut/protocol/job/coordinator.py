@@ -34,6 +34,7 @@ from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
     FailureCause,
     HaltTasks,
+    PauseSources,
     RecordsFlowing,
     RegisterWorker,
     ShutDown,
@@ -452,7 +453,9 @@ class Coordinator:
             case Phase.RUNNING:
                 self._go(Turn.STOP)
                 timer = self._timer("stop", self._terms.checkpoints.timeout_ms)
-                return [timer, *self.series.trigger(self.phase, self._now)]
+                # What is read now would only stand in the way of the last barrier.
+                paused = self.roster.to_holders(PauseSources(self.epoch, is_paused=True))
+                return [timer, *paused, *self.series.trigger(self.phase, self._now)]
             case Phase.FINISHING | Phase.STOPPING:
                 return []
             case _:

@@ -25,6 +25,7 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,
     HaltTasks,
+    PauseSources,
     Peer,
     ResumeSources,
     ShutDown,
@@ -41,6 +42,7 @@ TaskWord = (
     | ResumeSources
     | CommitCheckpoint
     | CloseLoops
+    | PauseSources
     | AlignSources
     | AssignSplits
 )
@@ -127,6 +129,7 @@ class Obedience:
                 | ResumeSources()
                 | CommitCheckpoint()
                 | CloseLoops()
+                | PauseSources()
                 | AlignSources()
                 | AssignSplits()
             ):

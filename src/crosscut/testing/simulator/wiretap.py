@@ -147,7 +147,7 @@ class _End:
             return
         for number, channel in enumerate(neighbour.channels):
             if isinstance(channel, IncomingChannel):
-                waiting = sum(decode_credit(credit) for _, credit in neighbour.waiting(number))
+                waiting = sum(decode_credit(credit)[0] for _, credit in neighbour.waiting(number))
                 yield channel.channel, self.flow(number), waiting
 
 
@@ -191,7 +191,7 @@ class Wiretap:
                     )
                 flow.bytes += len(flow.whole(frame))
             elif frame.kind is FrameType.CREDIT:
-                flow.bytes -= decode_credit(frame.payload)
+                flow.bytes -= decode_credit(frame.payload)[0]
                 ensure(flow.bytes >= 0, f"I11: {end.process} gives credit for more than it has received")
                 self.changed[end] = known
 
@@ -203,7 +203,7 @@ class Wiretap:
         for frame in known.into.read(len(data)):
             flow = known.flow(frame.channel)
             if frame.kind is FrameType.CREDIT:
-                flow.bytes -= decode_credit(frame.payload)
+                flow.bytes -= decode_credit(frame.payload)[0]
             elif encoded := flow.whole(frame):
                 batch = decode_batch(encoded)
                 flow.bytes += len(encoded)
