@@ -111,6 +111,8 @@ class Settings:
             that falls due in the pause starts at its end.
         checkpoints_in_flight: How many may be under way at once, if they take longer than the interval;
             completing one gives up the older ones.
+        checkpoints_uncommitted: How many completed checkpoints may wait for a sink to commit them. With so
+            many no other starts, and after a second sources wait: a slow sink slows the job down.
         checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on. If a sink's prepare
             or commit takes longer, the job goes back to its last checkpoint.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
@@ -189,6 +191,7 @@ class Settings:
     checkpoint_interval: Duration = "1s"
     checkpoint_pause: Duration = 0
     checkpoints_in_flight: int = 1
+    checkpoints_uncommitted: int = 4
     checkpoint_timeout: Duration = "60s"
     checkpoint_failures: int = 10
     snapshots: str = "aligned"
@@ -222,6 +225,7 @@ class Settings:
         _check_integer("parallelism", self.parallelism, 1, 10_000)
         _check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
         _check_integer("checkpoints_in_flight", self.checkpoints_in_flight, 1, 100)
+        _check_integer("checkpoints_uncommitted", self.checkpoints_uncommitted, 1, 1_000)
         _check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
         _check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
         _check_integer("batch_records_max", self.batch_records_max, 1, 1 << 40)

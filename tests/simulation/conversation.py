@@ -104,6 +104,7 @@ def job_terms(
     interval_ms: int = 1_000,
     dynamic_sources: tuple[tuple[VertexId, int], ...] = (),
     are_batches: bool = False,
+    uncommitted_max: int = 4,
 ) -> JobTerms:
     return JobTerms(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
@@ -111,7 +112,14 @@ def job_terms(
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
         checkpoints=CheckpointTerms(
-            periodic, interval_ms, 60_000, checkpoint_failures_max, pause_ms, in_flight_max, are_batches
+            periodic,
+            interval_ms,
+            60_000,
+            checkpoint_failures_max,
+            pause_ms,
+            in_flight_max,
+            are_batches,
+            uncommitted_max,
         ),
         restart=RestartPolicy(failures_max, 300_000, delay_ms, 100, 1_000, 3),
         retain=retain,

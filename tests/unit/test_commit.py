@@ -1,6 +1,7 @@
 """The committer: what it asks for, what it announces, what it refuses."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,33 @@ def test_completing_n_commits_everything_staged_at_or_below_n() -> None:
     assert machine.pending(N3) == tuple(PendingTransaction(n, f"t{n}") for n in (N1, N2, N3))
     assert machine.handle(CommitSucceeded()) == [AnnounceCommitted(N2)]
     assert machine.pending(N3) == (PendingTransaction(N3, "t3"),)
+
+
+def test_a_sink_that_is_behind_commits_one_checkpoint_at_a_time_in_order() -> None:
+    """What it has answered for is known at once: after a failure only the rest is committed again."""
+    machine = committer(N1, N2, N3)
+    assert machine.handle(CommitAuthorised(N1)) == [CommitTransactions(permit(N1), ("t1",))]
+    assert after(machine, CommitAuthorised(N2), CommitAuthorised(N3)) == []
+    assert machine.handle(CommitSucceeded()) == [
+        AnnounceCommitted(N1),
+        CommitTransactions(replace(permit(N2), committed=N1), ("t2",)),
+    ]
+    assert machine.handle(CommitAttemptFailed("x")) == [
+        CommitTransactions(replace(permit(N2), committed=N1), ("t2",), RETRY_DELAY_MS)
+    ]
+    assert machine.handle(CommitSucceeded()) == [
+        AnnounceCommitted(N2),
+        CommitTransactions(replace(permit(N3), committed=N2), ("t3",)),
+    ]
+    assert machine.handle(CommitSucceeded()) == [AnnounceCommitted(N3)]
+    assert machine.pending(N3) == ()
+
+
+def test_checkpoints_for_which_a_task_has_written_nothing_are_announced_with_those_it_commits() -> None:
+    machine = committer(N2)
+    machine.handle(CommitAuthorised(N2))
+    assert after(machine, CommitAuthorised(N3)) == []
+    assert machine.handle(CommitSucceeded()) == [AnnounceCommitted(N2), AnnounceCommitted(N3)]
 
 
 def test_the_snapshot_holds_what_is_pending_at_or_below_its_barrier() -> None:

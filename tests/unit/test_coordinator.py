@@ -1030,6 +1030,7 @@ def test_a_drained_job_whose_cut_still_holds_something_looks_again_and_again_but
             *both(CommitCheckpoint(E1, CheckpointId(n))),
             timer("trigger", 1, pause_ms),
         ]
+        talk.committed(n)
         assert talk.fire("trigger") == [
             *([timer("trigger", 1, 1_000)] if periodic else []),
             *both(TriggerCheckpoint(E1, CheckpointId(n + 1))),

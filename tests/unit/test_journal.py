@@ -155,11 +155,29 @@ def test_a_slow_checkpoint_is_said_once_until_it_is_twice_as_slow_or_was_quick()
         talk.hear(ClockRead(now_ms, ""))
         talk.acknowledge(n)
         talk.hear(EntryAppended(at(n + 1)))
+        talk.committed(n)
     assert talk.new == [
         (WARNING, "checkpoint 2 was slow: it took 10.0 s"),
         (WARNING, "checkpoint 4 was slow: it took 20.0 s"),
         (WARNING, "checkpoint 6 was slow: it took 11.0 s"),
     ]
+
+
+def test_a_sink_that_can_not_keep_up_is_said_once_until_it_has_caught_up() -> None:
+    talk = Told(uncommitted_max=2)
+    talk.running()
+    assert len(talk.new) == 1
+    said = []
+    for n in range(1, 6):
+        talk.complete(n, n + 1)
+        said.append([text for _, text in talk.new])
+        if n != 1:
+            talk.committed(n if n == 3 else n - 1)
+    warning = (
+        "the sink can't keep up: 2 completed checkpoints are uncommitted, the oldest by out[0], out[1]; "
+        "no checkpoint starts and sources wait until one is"
+    )
+    assert said == [[], [warning], [], [], [warning]]
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,17 @@ class Journal:
         self._failure: FailureCause | None = None
         self._failed_count = 0
         self._completed: CheckpointCompleted | None = None
+        self._is_behind_told = False
         # Twice as slow as the one before is news again.
         self._told_ms = 0
 
     def note(self, coordinator: Coordinator, effects: Sequence[JobEffect]) -> list[Line]:
         """Return the lines after `coordinator` has handled an event, with `effects`."""
-        lines = [*self._failures(coordinator, effects), *self._checkpoints(coordinator)]
+        lines = [
+            *self._failures(coordinator, effects),
+            *self._checkpoints(coordinator),
+            *self._behind(coordinator),
+        ]
         if coordinator.phase is not self._phase:
             lines += self._begins(coordinator)
             self._phase = coordinator.phase
@@ -145,6 +150,16 @@ class Journal:
             text = f"checkpoint {completed.checkpoint_id} was slow: it took {took_ms / 1_000:.1f} s"
             lines.append(Line(logging.WARNING, text))
         return lines
+
+    def _behind(self, coordinator: Coordinator) -> list[Line]:
+        """Say once that a sink can't keep up, until it has caught up."""
+        commits = coordinator.commits
+        if not commits.waiting_count:
+            self._is_behind_told = False
+        if self._is_behind_told or not (behind := commits.shown):
+            return []
+        self._is_behind_told = True
+        return [Line(logging.WARNING, f"{behind}; no checkpoint starts and sources wait until one is")]
 
     def _shown(self, completed: CheckpointCompleted | None) -> str:
         if completed is None:

@@ -108,6 +108,8 @@ class JobStatus:
             from the beginning.
         cause: Why the job has ended as it has, or what it has left undone: what failed, or that it has
             stopped without a last checkpoint; "" while it runs, and if there is nothing to say.
+        uncommitted: Completed checkpoints that not all sinks have committed yet.
+        sink_behind: Which sink can't keep up, so that checkpoints and sources wait for it; "" if all can.
     """
 
     name: str
@@ -144,6 +146,8 @@ class JobStatus:
     resumes_from: int | None = None
     cause: str = ""
     state_memory_bytes: int = 0
+    uncommitted: int = 0
+    sink_behind: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON-like data."""
@@ -382,6 +386,8 @@ def build_status(
         refused_peers=dict(sum((Counter(one) for one in seen.refused.values()), Counter[str]())),
         resumes_from=completed.checkpoint_id if completed is not None else None,
         cause=end.cause.message if end is not None and end.cause is not None else "",
+        uncommitted=coordinator.commits.waiting_count,
+        sink_behind=coordinator.commits.shown,
     )
 
 

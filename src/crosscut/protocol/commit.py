@@ -3,6 +3,9 @@
 Completing n authorises the commit of everything staged at or below n, not only of n's own
 transaction: the word about n-1 may have been lost, and a transaction that was cut off at the barrier
 of an aborted checkpoint lies before every later barrier (docs/protocol.md, "Commit").
+
+Commits go one completed checkpoint at a time, in order: what a slow sink has answered for is known, and is
+not committed again after a failure.
 """
 
 from __future__ import annotations
@@ -59,6 +62,8 @@ class Committer:
         self._pending: dict[CheckpointId, tuple[JSON, ...]] = {}
         self._authorised = CheckpointId(0)
         self._announced = CheckpointId(0)
+        # Completed, and not announced yet, in order.
+        self._due: tuple[CheckpointId, ...] = ()
         # The newest checkpoint of the attempt in flight, and the number of the attempt.
         self._in_flight: CommitPermit | None = None
         self._attempt = 0
@@ -95,6 +100,7 @@ class Committer:
                     self.dropped["repeated completion"] += 1
                     return []
                 self._authorised = checkpoint_id
+                self._due += (checkpoint_id,)
                 if together is not None:
                     self._commit_instead(checkpoint_id, together)
                 return self._next()
@@ -102,7 +108,7 @@ class Committer:
                 permit = self._permit_in_flight()
                 self._in_flight = None
                 self._attempt = 0
-                self.committed = _moved(self.committed, self.pending(permit.checkpoint_id))
+                self.committed = moved(self.committed, self.pending(permit.checkpoint_id))
                 self._pending = {n: h for n, h in self._pending.items() if n > permit.checkpoint_id}
                 return [*self._announce(permit.checkpoint_id), *self._next()]
             case CommitAttemptFailed(reason, is_permanent):
@@ -137,14 +143,17 @@ class Committer:
         return self._in_flight
 
     def _next(self) -> list[CommitterEffect]:
-        if self._in_flight is not None or self._is_failed or self._authorised <= self._announced:
+        if self._in_flight is not None or self._is_failed:
             return []
-        if not any(n <= self._authorised for n in self._pending):
-            return self._announce(self._authorised)
-        self._in_flight = CommitPermit(
-            self._lineage, self._epoch, self._authorised, self.committed.checkpoint_id
-        )
-        return [self._try(self._in_flight)]
+        effects: list[CommitterEffect] = []
+        while self._due:
+            due = self._due[0]
+            if any(n <= due for n in self._pending):
+                self._in_flight = CommitPermit(self._lineage, self._epoch, due, self.committed.checkpoint_id)
+                return [*effects, self._try(self._in_flight)]
+            # Its sink has written nothing since the one before.
+            effects += self._announce(due)
+        return effects
 
     def _try(self, permit: CommitPermit) -> CommitTransactions:
         delay_ms = 0
@@ -156,6 +165,7 @@ class Committer:
 
     def _announce(self, checkpoint_id: CheckpointId) -> list[CommitterEffect]:
         self._announced = checkpoint_id
+        self._due = tuple(n for n in self._due if n > checkpoint_id)
         return [AnnounceCommitted(checkpoint_id)]
 
 
@@ -174,10 +184,11 @@ def known_before(restored: Snapshot, location: str) -> KnownCommitted:
 
 def known_after(known: KnownCommitted, restored: Snapshot) -> KnownCommitted:
     """Return what is known once the task has recovered: `known`, and all that its snapshot commits."""
-    return _moved(known, restored.pending)
+    return moved(known, restored.pending)
 
 
-def _moved(known: KnownCommitted, confirmed: Iterable[PendingTransaction]) -> KnownCommitted:
+def moved(known: KnownCommitted, confirmed: Iterable[PendingTransaction]) -> KnownCommitted:
+    """Return what is known once the commit of `confirmed` is."""
     with_records = [
         one.checkpoint_id
         for one in confirmed

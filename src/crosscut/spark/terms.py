@@ -293,6 +293,7 @@ def job_terms(
             timeout_ms=max(timeout_ms, BATCH_TIMEOUT_MIN_MS) if runs_in_batches else timeout_ms,
             failures_max=settings.checkpoint_failures,
             pause_ms=int(milliseconds("checkpoint_pause")),
+            uncommitted_max=settings.checkpoints_uncommitted,
             in_flight_max=1 if runs_in_batches else settings.checkpoints_in_flight,
             are_batches=runs_in_batches,
         ),

@@ -26,6 +26,7 @@ from crosscut.protocol.messages import (
     CaptureSnapshots,
     CommitCheckpoint,
     FailureCause,
+    PauseSources,
     ResumeSources,
     TriggerCheckpoint,
 )
@@ -165,6 +166,10 @@ class Checkpoints:
             *self._roster.to_holders(TriggerCheckpoint(self.epoch, n)),
             StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._terms.timeout_ms),
         ]
+
+    def pause_sources(self, *, is_paused: bool) -> list[JobEffect]:
+        """Have sources wait, or read on."""
+        return self._roster.to_holders(PauseSources(self.epoch, is_paused))
 
     # It becomes whole, complete, or fails.
 

@@ -19,6 +19,7 @@ from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import hearing, restarts
+from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.end_of_input import Termination, termination
 from crosscut.protocol.job.ending import Ending, Over
 from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
@@ -62,6 +63,7 @@ class Coordinator:
     Attributes:
         roster: Its workers; to be asked, not told.
         series: Its checkpoints; likewise.
+        commits: What its sinks have committed; likewise.
     """
 
     def __init__(self, terms: JobTerms) -> None:
@@ -82,9 +84,10 @@ class Coordinator:
             self.dropped,
             is_bounded=terms.checkpoints.periodic,
         )
-        self.series = Series(terms, self.roster, self._log, self._finding)
+        self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max)
+        self.series = Series(terms, self.roster, self._log, self._finding, self.commits)
         self._source_groups = SourceGroups(dict(terms.source_groups))
-        self._ending = Ending(terms.sinks, self.dropped, awaits_verdict=terms.awaits_verdict)
+        self._ending = Ending(self.commits, self.dropped, awaits_verdict=terms.awaits_verdict)
 
     @property
     def completed(self) -> CheckpointCompleted | None:
@@ -284,9 +287,8 @@ class Coordinator:
             case SourceDrained(_, task):
                 return self.series.source_drained(task, self.phase, self._now)
             case TransactionsCommitted(_, checkpoint_id, task):
-                self._ending.committed(task, checkpoint_id)
-                self.series.committed(task, checkpoint_id)
-                return self._end_if_committed()
+                let_go = self.series.committed(task, checkpoint_id, self.phase, self._now)
+                return [*let_go, *self._end_if_committed()]
             case SourcesReached():
                 if not self._source_groups.note(index, message):
                     self.dropped["late word of how far sources are"] += 1
@@ -323,7 +325,7 @@ class Coordinator:
         self._go(Turn.GATHERED)
         self.series.begin(self.epoch)
         self._source_groups.begin(self.epoch)
-        shares = self._gathering.shares(self.completed, self._log)
+        shares = self._gathering.shares(self.commits.left(self.completed), self._log)
         parallelism = self._terms.identity.parallelism
         self._finding.begin(self.epoch, self.completed, shares.snapshots, self._log.splits, parallelism)
         return [
@@ -346,7 +348,8 @@ class Coordinator:
             return []
         effects: list[JobEffect] = [do.CancelTimer(on.Timer("restore", self.epoch)), do.ListParts()]
         if self.completed is not None:
-            self._ending.all_committed(self.completed.checkpoint_id)
+            restored = (one.task for one in self.completed.snapshots if one.snapshot.pending)
+            self.commits.all_committed(self.completed.checkpoint_id, restored)
             if self.completed.is_final:
                 self._go(Turn.READY_AT_THE_END)
                 effects += self.series.finish(self.completed)
@@ -517,6 +520,8 @@ class Coordinator:
             # Everything is committed; only the log's answer to JobFinished is missing.
             self.dropped["failure after the last commit"] += 1
             return []
+        if self.commits.is_full:
+            cause = replace(cause, message=f"{cause.message}; {self.commits.shown}")
         if self.phase is Phase.STOPPING:
             return self._stop_short(cause)
         forget, decision = self._failures.failover(cause, is_restoring=self.phase is Phase.RESTORING)
@@ -535,7 +540,7 @@ class Coordinator:
         self._go(Turn.END)
         if outcome == "finished" and self.completed is not None:
             # Perhaps by another driver, and whoever asked this one gets the final checkpoint all the same.
-            self._ending.all_committed(self.completed.checkpoint_id)
+            self.commits.all_committed(self.completed.checkpoint_id)
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         dismissed = self.series.dismiss(reason)
         return [*self.roster.to_everybody(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]

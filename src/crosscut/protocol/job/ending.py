@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId, TaskId
+from crosscut.ids import CheckpointId
 from crosscut.protocol.effects import Outcome
 from crosscut.protocol.events import CutJudged
+from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.entries import CheckpointCompleted, JobEntry
 from crosscut.protocol.messages import FailureCause
 
@@ -22,27 +23,19 @@ class Over:
 
 
 class Ending:
-    """The newest checkpoint that each sink task has committed everything of, and the newest cut judged.
+    """What is still to be done before a job can end: commits, and the verdict on the newest cut.
 
     Args:
+        commits: Knows what the sinks have committed.
         dropped: Counts stale and repeated input.
         awaits_verdict: An invariant may end the job as failed, so the final cut must be judged first.
     """
 
-    def __init__(self, sinks: frozenset[TaskId], dropped: Counter[str], *, awaits_verdict: bool) -> None:
-        self._sinks = sinks
+    def __init__(self, commits: Commits, dropped: Counter[str], *, awaits_verdict: bool) -> None:
+        self._commits = commits
         self._awaits_verdict = awaits_verdict
-        self._committed: dict[TaskId, CheckpointId] = {}
         self._judged = CheckpointId(0)
         self.dropped = dropped
-
-    def committed(self, task: TaskId, n: CheckpointId) -> None:
-        """Note that `task` has committed everything at or below n."""
-        self._committed[task] = max(self._committed.get(task, CheckpointId(0)), n)
-
-    def all_committed(self, n: CheckpointId) -> None:
-        """Note that every sink has committed n: a task that is restored to n replays its commit."""
-        self._committed = dict.fromkeys(sorted(self._sinks), n)
 
     def judged(self, event: CutJudged, *, is_final: bool) -> FailureCause | None:
         """Note a verdict; return why the job has to end, if it has to.
@@ -65,7 +58,7 @@ class Ending:
 
     def is_committed(self, n: CheckpointId) -> bool:
         """Whether everything at or below n is known to be committed."""
-        return all(self._committed.get(task, 0) >= n for task in self._sinks)
+        return self._commits.is_committed(n)
 
     def is_finished(self, n: CheckpointId) -> bool:
         """Whether nothing stands between the final checkpoint n and the end of the job."""

@@ -15,6 +15,7 @@ from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import retention
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Completion
+from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.end_of_input import heads_to_close, stillness
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.job.finding import SplitFinding
@@ -40,19 +41,23 @@ class Series:
         roster: Whom to tell.
         log: Where whole checkpoints are appended; their entries come back through `completed` or `refused`.
         finding: What is known of splits belongs to each checkpoint.
+        commits: Whether another may start depends on how many are not committed.
     """
 
-    def __init__(self, terms: JobTerms, roster: Roster, log: Ownership, finding: SplitFinding) -> None:
+    def __init__(
+        self, terms: JobTerms, roster: Roster, log: Ownership, finding: SplitFinding, commits: Commits
+    ) -> None:
         self._loops = terms.loops
         self._roster = roster
         self._log = log
         self._finding = finding
+        self._commits = commits
         self.savepoints = Savepoints()
         self._together = Together(terms.together)
         self._checkpoints = Checkpoints(
             terms.checkpoints, terms.tasks, terms.sources, roster, self.savepoints, self._together
         )
-        self._triggering = Triggering(terms.checkpoints, self._checkpoints)
+        self._triggering = Triggering(terms.checkpoints, self._checkpoints, commits)
         self._kept = Retention(terms.retain, terms.checkpoints.timeout_ms)
 
     @property
@@ -121,6 +126,7 @@ class Series:
 
     def begin(self, epoch: Epoch) -> None:
         """Note that the tasks of `epoch` are being deployed."""
+        self._commits.begin()
         self._triggering.begin()
         self._checkpoints.begin(epoch)
 
@@ -128,9 +134,11 @@ class Series:
         """Note that records flow."""
         return self._triggering.started(phase, now)
 
-    def committed(self, task: TaskId, n: CheckpointId) -> None:
-        """Note that `task` has committed everything at or below n."""
+    def committed(self, task: TaskId, n: CheckpointId, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
+        """Note that `task` has committed everything at or below n; one that waited for that may start."""
         self._together.committed(task, n)
+        self._commits.committed(task, n)
+        return self._triggering.committed(phase, now)
 
     def finish(self, final: CheckpointCompleted) -> list[JobEffect]:
         """Take the final checkpoint for the answer to everybody who waits for one; no other is of use."""
@@ -138,6 +146,7 @@ class Series:
 
     def end(self, reason: str) -> list[JobEffect]:
         """Note that the epoch is over."""
+        self._commits.begin()
         return self._checkpoints.end(reason)
 
     def dismiss(self, reason: str) -> list[JobEffect]:
@@ -210,6 +219,7 @@ class Series:
         self._kept.add(entry, log_index.segment, self._log.take_ended())
         effects, shown = self._checkpoints.completed(entry)
         if shown is not None:
+            self._commits.completed(entry.checkpoint_id)
             self._finding.completed(entry.checkpoint_id)
         if entry.is_final:
             effects += self._checkpoints.finish(entry)

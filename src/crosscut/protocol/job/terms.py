@@ -21,6 +21,9 @@ class CheckpointTerms:
         pause_ms: At least so long between the end of one and the periodic start of the next.
         in_flight_max: Checkpoints that may be under way at once.
         are_batches: Nothing is read between two of them: what there is of a job is what its newest one has.
+        uncommitted_max: Completed checkpoints that may wait for sinks to commit them.
+        held_back_ms: Sources wait for commits when no checkpoint has started for so long. Commits that each
+            take a little longer than a short interval need no more than a slower pace of checkpoints.
     """
 
     periodic: bool
@@ -30,6 +33,8 @@ class CheckpointTerms:
     pause_ms: int = 0
     in_flight_max: int = 1
     are_batches: bool = False
+    uncommitted_max: int = 4
+    held_back_ms: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from crosscut.protocol.effects import JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Completion
+from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.phases import CHECKPOINTED, Phase
 from crosscut.protocol.job.terms import CheckpointTerms
 
@@ -51,11 +52,20 @@ class Looks:
 
 
 class Triggering:
-    """Decides for one job when a checkpoint starts; `checkpoints` knows whether there is room for it."""
+    """Decides for one job when a checkpoint starts; `checkpoints` knows whether there is room for it.
 
-    def __init__(self, terms: CheckpointTerms, checkpoints: Checkpoints) -> None:
+    While too many are uncommitted none starts, but for the last one of a stop. If one has waited so for long,
+    sources wait as well: what they read would all go into the next one.
+    """
+
+    def __init__(self, terms: CheckpointTerms, checkpoints: Checkpoints, commits: Commits) -> None:
         self._terms = terms
         self._checkpoints = checkpoints
+        self._commits = commits
+        # One should have started, and waits for commits; sources wait for it.
+        self._is_held_back = self._are_sources_paused = False
+        # When the newest one started, or records began to flow.
+        self._started_ms = 0
         self._looks = Looks(terms.interval_ms)
         # The last one of a stop: only one that began after the stop was asked for.
         self._last: CheckpointId | None = None
@@ -63,9 +73,11 @@ class Triggering:
     def begin(self) -> None:
         """An epoch begins."""
         self._looks.restart()
+        self._is_held_back = self._are_sources_paused = False
 
     def started(self, phase: Phase, now: ClockRead) -> list[JobEffect]:
         """Records flow: the first periodic one is due after the interval, unless one is wanted at once."""
+        self._started_ms = now.now_ms
         effects: list[JobEffect] = [self._after(self._terms.interval_ms)] if self._terms.periodic else []
         if self._checkpoints.is_drained or self._checkpoints.is_wanted:
             effects += self.trigger(phase, now)
@@ -79,8 +91,14 @@ class Triggering:
         """Start one at once, if there is room for it; while stopping, only the last one."""
         if phase not in CHECKPOINTED or (phase is Phase.STOPPING and self._last is not None):
             return []
+        if phase is Phase.RUNNING and self._commits.is_full:
+            self._is_held_back = True
+            return []
         before = self._checkpoints.newest
         effects = self._checkpoints.trigger(now)
+        if self._checkpoints.newest > before:
+            self._is_held_back = False
+            self._started_ms = now.now_ms
         if phase is Phase.STOPPING and self._checkpoints.newest > before:
             self._last = self._checkpoints.newest
         return effects
@@ -90,7 +108,23 @@ class Triggering:
         again: list[JobEffect] = [self._after(self._terms.interval_ms)] if self._terms.periodic else []
         if phase is Phase.RUNNING and self._checkpoints.waits_for_pause():
             return again
-        return [*again, *self.trigger(phase, now)]
+        triggered = self.trigger(phase, now)
+        waits_ms = now.now_ms - self._started_ms
+        if not self._is_held_back or self._are_sources_paused or waits_ms < self._terms.held_back_ms:
+            return [*again, *triggered]
+        self._are_sources_paused = True
+        return [*again, *self._checkpoints.pause_sources(is_paused=True)]
+
+    def committed(self, phase: Phase, now: ClockRead) -> list[JobEffect]:
+        """A sink has committed something: one that has waited for that starts, and sources read on."""
+        if phase is not Phase.RUNNING or self._commits.is_full:
+            return []
+        # First the barrier: what is read from here on belongs to the next one.
+        effects = self.trigger(phase, now) if self._is_held_back else []
+        if self._are_sources_paused:
+            self._are_sources_paused = False
+            effects += self._checkpoints.pause_sources(is_paused=False)
+        return effects
 
     def pause_over(self, phase: Phase, now: ClockRead) -> list[JobEffect]:
         """The pause is over."""

@@ -88,6 +88,8 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
             failures_max=10_000,
             pause_ms=options.pause_ms,
             in_flight_max=options.in_flight_max,
+            uncommitted_max=options.uncommitted_max,
+            held_back_ms=options.held_back_ms,
         ),
         restart=RestartPolicy(10_000, 60_000, 0 if options.seed % 2 else 20, 20, 200, 3),
         retain=options.retain,

@@ -199,6 +199,8 @@ class Options:
     splits_every_ms: int = 0
     marks_every_ms: int = 0
     stays_open: bool = False
+    uncommitted_max: int = 4
+    held_back_ms: int = 1_000
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})
@@ -414,6 +416,8 @@ def options_of(
         "is_sealed": random.Random(f"crosscut seals {seed}").random() < 0.3,
         "piece_bytes": random.Random(f"crosscut pieces {seed}").choice((30, 200, 65_536)),
         "buffer_bytes": random.Random(f"crosscut buffers {seed}").choice((100, 1_000, 65_536)),
+        "uncommitted_max": random.Random(f"crosscut uncommitted {seed}").choice((1, 2, 4)),
+        "held_back_ms": random.Random(f"crosscut held back {seed}").choice((0, 0, 100)),
         "inline_bytes": dice.choice((0, 100, 4_096)),
         "segment_entries_max": random.Random(f"crosscut segments {seed}").choice((1, 2, 5, 1_000)),
         "retain": dice.randint(1, 3),

@@ -101,7 +101,8 @@ function header(job, summary, age) {
   const slow = job.vertices.find((one) => one.is_bottleneck);
   const seen = age > PATIENCE_MS ? `, last seen ${duration(age)} ago` : "";
   find("headline").textContent = `${job.status}, epoch ${summary.epoch}${seen}`
-    + (slow ? `; ${slow.vertex} is the bottleneck` : "");
+    + (slow ? `; ${slow.vertex} is the bottleneck` : "")
+    + (summary.sink_behind ? `; ${summary.sink_behind}` : "");
   const rate = job.vertices.filter((one) => one.is_source).reduce((sum, one) => sum + one.records_in_per_second, 0);
   const delays = job.vertices.map((one) => one.watermark_delay_ms).filter((one) => one !== null);
   const lags = job.vertices.map((one) => one.lag).filter((one) => one !== null);
@@ -116,7 +117,8 @@ function header(job, summary, age) {
     ["waiting inside", `${count(summary.queued_records)} records`],
     ["late", count(summary.late_records)],
     ["dead letters", count(job.vertices.reduce((sum, one) => sum + one.dead_letters, 0))],
-    ["checkpoints", `${summary.checkpoints_completed}, ${summary.checkpoints_failed} failed`],
+    ["checkpoints", `${summary.checkpoints_completed}, ${summary.checkpoints_failed} failed`
+      + (summary.uncommitted ? `, ${summary.uncommitted} uncommitted` : "")],
     ["restarts", `${summary.restarts}`],
     ["workers", `${summary.workers.length} of ${job.parallelism}`],
     ["running since", moment(job.started_ms)],
