@@ -279,7 +279,7 @@ def test_sources_are_in_a_group_of_their_own_or_in_one_that_has_a_name() -> None
     flow.source(cc.items([1])).named("four").assign_timestamps(int).sink(cc.printing())
     graph = flow.compile(2, 8)
     assert source_groups(graph) == (("one", "source one"), ("two", "group both"), ("three", "group both"))
-    splits = aligned_splits(graph.vertices[0])
+    splits = aligned_splits(graph, graph.vertices[0])
     assert splits is not None
     assert splits.held({"a": 0, "b": 60_000, "c": 60_001}) == {"c"}
 

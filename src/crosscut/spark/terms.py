@@ -16,7 +16,7 @@ from crosscut.errors import ConnectorError, StoreError
 from crosscut.flow.flow import Flow
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
-from crosscut.graph.source_groups import source_groups
+from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.graph.together import sinks_together
 from crosscut.ids import Lineage, TaskId, VertexId
@@ -278,6 +278,7 @@ def job_terms(
     timeout_ms = int(milliseconds("checkpoint_timeout"))
     return JobTerms(
         source_groups=source_groups(graph),
+        joined_sources=joined_sources(graph),
         # In micro-batches what was staged is one task's before the coordinator hears of it.
         together=frozenset() if runs_in_batches else sinks_together(graph),
         dynamic_sources=dynamic_sources(graph),

@@ -38,6 +38,8 @@ class SplitReading:
         self._chain = chain
         self.wait_ms = 0.0
         self.held: frozenset[str] = frozenset()
+        # Those that had nothing to read at a time, since the group was told how far the task is.
+        self._quiet: set[str] = set()
 
     @property
     def is_drained(self) -> bool:
@@ -60,7 +62,13 @@ class SplitReading:
         if self._aligned is None:
             return None
         known = self._chain.awaited(self._splits.open_ids)
+        if self._aligned.only_counts_busy:
+            known = {split: watermark for split, watermark in known.items() if split not in self._quiet}
         return SourceReached(self._task_id, min(known.values(), default=None))
+
+    def reached_said(self) -> None:
+        """The group has been told how far the task is: which splits are quiet is seen anew."""
+        self._quiet.clear()
 
     def read(self, rows_max: int, *, is_first: bool) -> Batch | None:
         """Return records of one split; None: there are none for `wait_ms`.
@@ -77,6 +85,8 @@ class SplitReading:
             positions = self._splits.positions()
             raise user_code_error(self._uid, error, positions, is_first=is_first) from error
         origin = "" if isinstance(found, Wait) else self._splits.origin
+        if self._aligned is not None:
+            self._quiet.update(self._splits.just_waiting)
         self._chain.note_splits(origin, self._splits.just_ended, self._splits.just_waiting)
         if isinstance(found, Wait):
             # One that others have waited for may just have ended, or fallen idle.

@@ -314,6 +314,11 @@ class Task:
 
     # Orders and news from the performer.
 
+    def reached_said(self) -> None:
+        """Its group has been told how far it is."""
+        if self._reading is not None:
+            self._reading.reached_said()
+
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add an item that arrived on an input, after everything that arrived there before.
 

@@ -222,7 +222,7 @@ async def build_tasks(
             restored=snapshot if deploy.restore else None,
             has_event_time=vertex.has_event_time,
             untimed=vertex.untimed,
-            aligned=aligned_splits(vertex),
+            aligned=aligned_splits(graph, vertex),
         )
         pool.add(task, state, writer)
         failpoints("restore.task")

@@ -86,7 +86,7 @@ class Coordinator:
         )
         self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max)
         self.series = Series(terms, self.roster, self._log, self._finding, self.commits)
-        self._source_groups = SourceGroups(dict(terms.source_groups))
+        self._source_groups = SourceGroups(dict(terms.source_groups), dict(terms.joined_sources))
         self._ending = Ending(self.commits, self.dropped, awaits_verdict=terms.awaits_verdict)
 
     @property

@@ -50,6 +50,7 @@ class JobTerms:
         discover_timeout_ms: How long the sources may take to say what there is to read; 0: as long as
             `start_timeout_ms`.
         source_groups: Sources of which fast ones wait for slow ones, each with the name of its group.
+        joined_sources: Those that a join brings together, each with the name of their join: so are these.
         dynamic_sources: Those that are asked again and again for splits that have come, and how long to wait
             before each call.
         together: Sinks of which the first task commits what all have staged.
@@ -72,6 +73,7 @@ class JobTerms:
     slots: int | None = None
     awaits_verdict: bool = False
     source_groups: tuple[tuple[VertexId, str], ...] = ()
+    joined_sources: tuple[tuple[VertexId, str], ...] = ()
     dynamic_sources: tuple[tuple[VertexId, int], ...] = ()
     together: frozenset[VertexId] = frozenset()
     segment_entries_max: int = SEGMENT_ENTRIES_MAX

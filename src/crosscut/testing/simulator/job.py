@@ -10,7 +10,7 @@ from typing import Any
 from crosscut.dynamic_source import DynamicSource
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
-from crosscut.graph.source_groups import source_groups
+from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -69,6 +69,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
 
     return JobTerms(
         source_groups=source_groups(graph),
+        joined_sources=joined_sources(graph),
         dynamic_sources=dynamic_sources(graph),
         identity=JobIdentity(
             f"driver {driver}",

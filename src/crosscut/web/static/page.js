@@ -119,6 +119,8 @@ function header(job, summary, age) {
     ["dead letters", count(job.vertices.reduce((sum, one) => sum + one.dead_letters, 0))],
     ["checkpoints", `${summary.checkpoints_completed}, ${summary.checkpoints_failed} failed`
       + (summary.uncommitted ? `, ${summary.uncommitted} uncommitted` : "")],
+    ...Object.entries(summary.held_splits || {}).map(([vertex, splits]) => (
+      ["waits for slower sources", `${vertex}, ${count(splits)} ${splits === 1 ? "split" : "splits"}`])),
     ["restarts", `${summary.restarts}`],
     ["workers", `${summary.workers.length} of ${job.parallelism}`],
     ["running since", moment(job.started_ms)],
