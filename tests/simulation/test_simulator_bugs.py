@@ -29,6 +29,7 @@ from crosscut.protocol.effects import (
     DeleteParts,
     JobEffect,
     Outcome,
+    SendMessage,
     StartTimer,
     TaskEffect,
 )
@@ -43,6 +44,7 @@ from crosscut.protocol.events import (
 from crosscut.protocol.job import job_log, rescaling, retention, segments
 from crosscut.protocol.job.checkpoints import Checkpoints, Failed
 from crosscut.protocol.job.collecting import Collecting, Whole
+from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentOpened
@@ -55,7 +57,14 @@ from crosscut.protocol.job.segments import LogEnd
 from crosscut.protocol.job.series import Series
 from crosscut.protocol.job.together import Together
 from crosscut.protocol.job.triggering import Triggering
-from crosscut.protocol.messages import DeployTasks, FailureCause, HaltTasks, SnapshotAcknowledged, TaskFailed
+from crosscut.protocol.messages import (
+    DeployTasks,
+    FailureCause,
+    HaltTasks,
+    PauseSources,
+    SnapshotAcknowledged,
+    TaskFailed,
+)
 from crosscut.protocol.snapshots import Part
 from crosscut.state import parts as parts_module
 from crosscut.state import slot_parts as slot_parts_module
@@ -638,6 +647,31 @@ def credit_given_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReceivingEnd, "credit", credit)
 
 
+def checkpoints_that_wait_for_no_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Commits, "is_full", False)
+
+
+def sources_paused_for_good(patch: pytest.MonkeyPatch) -> None:
+    """When the sink has caught up, nobody tells them."""
+    plain = Triggering.committed
+
+    def committed(self: Triggering, phase: Phase, now: ClockRead) -> list[JobEffect]:
+        return [
+            one
+            for one in plain(self, phase, now)
+            if not (isinstance(one, SendMessage) and isinstance(one.message, PauseSources))
+        ]
+
+    patch.setattr(Triggering, "committed", committed)
+
+
+def checkpoint_forgotten_that_waited_for_a_commit(patch: pytest.MonkeyPatch) -> None:
+    def committed(self: Triggering, phase: Phase, now: ClockRead) -> list[JobEffect]:
+        return []
+
+    patch.setattr(Triggering, "committed", committed)
+
+
 def sent_without_credit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendingEnd, "is_used_up", False)
 
@@ -1039,6 +1073,17 @@ LOOPS = ("loop", "nested loops")
 COUNTS = ("chain", "union", "rebalance")
 SHARED = ("diamond", "union", "rebalance", "loop", "nested loops")
 """Several channels lead from one worker to another."""
+BEHIND: Mapping[str, Any] = {
+    "uncommitted_max": 1,
+    "held_back_ms": 0,
+    "interval_ms": 10,
+    "pause_ms": 0,
+    "store_us": 20_000,
+    "record_count": 15,
+    "safety_ms": 400,
+    "source_ms": 300,
+}
+"""Commits take longer than the interval."""
 CROWDED = {"parallelism": 2, "channel_bytes": 50, "record_count": 15, "batch_rows": 1}
 STOPS: tuple[FaultKind, ...] = ("stop the job", "refuse a part", "refuse a log append")
 REFUSED_AFTER_COMPLETION: Mapping[str, Any] = {
@@ -1216,6 +1261,9 @@ BUGS: dict[Plant, Where] = {
     credit_given_twice: Where(COUNTS),
     credit_never_given: Where(COUNTS),
     credit_given_too_early: Where(COUNTS, changed={"channel_bytes": 200, "parallelism": 2}),
+    checkpoints_that_wait_for_no_commit: Where(COUNTS, changed=BEHIND),
+    sources_paused_for_good: Where(COUNTS, changed=BEHIND),
+    checkpoint_forgotten_that_waited_for_a_commit: Where(COUNTS, changed=BEHIND | {"is_periodic": False}),
     sent_without_credit: Where(COUNTS, changed={"channel_bytes": 50, "parallelism": 2}),
     back_edge_that_does_not_spill: Where(
         LOOPS,

@@ -23,6 +23,7 @@ from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.terms import JobTerms
 from crosscut.protocol.messages import (
+    CommitCheckpoint,
     HaltTasks,
     SourceDrained,
     TransactionsCommitted,
@@ -49,6 +50,7 @@ class Promises:
         self._failed_count = 0
         self._drained: set[tuple[int, TaskId]] = set()
         self._committed: dict[tuple[int, TaskId], CheckpointId] = {}
+        self._completed: set[tuple[int, CheckpointId]] = set()
         self._asked: set[int] = set()
         self._triggered = CheckpointId(0)
         # The last checkpoint of a stop is this one or a later one.
@@ -73,6 +75,8 @@ class Promises:
                 case SendMessage(_, TriggerCheckpoint(_, n)):
                     self._triggered = max(self._triggered, n)
                     self._check_trigger(n)
+                case SendMessage(_, CommitCheckpoint(epoch, n)):
+                    self._completed.add((epoch, n))
                 case AnswerRequest(request, completed, reason):
                     is_answered = completed is not None or before is Phase.ENDED or not self._is_final
                     ensure(is_answered, f"F5: a request fails that the final checkpoint answers: {reason}")
@@ -114,6 +118,14 @@ class Promises:
         is_drained = all((epoch, task) in self._drained for task in self._terms.sources)
         is_wanted = self._terms.checkpoints.periodic or self._phase is Phase.STOPPING or self._asked
         ensure(bool(is_wanted) or is_drained, f"checkpoint {n} is triggered, and nobody wants one")
+        if self._phase is Phase.RUNNING:
+            self._check_uncommitted(n)
+
+    def _check_uncommitted(self, n: CheckpointId) -> None:
+        epoch, most = self._coordinator.epoch, self._terms.checkpoints.uncommitted_max
+        done = min((self._committed.get((epoch, task), 0) for task in self._terms.sinks), default=n)
+        waiting = sorted(m for of, m in self._completed if of == epoch and m > done)
+        ensure(len(waiting) < most, f"P4: checkpoint {n} is triggered, and {waiting} are not committed")
 
     def _is_heard(self, link: int) -> bool:
         return self._coordinator.roster.index_of(link) is not None
