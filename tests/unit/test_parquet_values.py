@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import crosscut as cc
 from crosscut.connectors import parquet_limits
 from crosscut.connectors.parquet_limits import BATCH_BYTES_MAX, rows_at_once
+from crosscut.connectors.parquet_pages import page_sizes
 from crosscut.errors import ConnectorError
 from crosscut.testing.sources import next_batch, read_source
 
@@ -172,6 +176,53 @@ def test_a_row_that_is_too_large_is_refused_with_the_file_and_the_column(
     ):
         read_source(cc.files.read_parquet(path))
     assert read_source(cc.files.read_parquet(path, columns=["n"])) == [{"n": 1}]
+
+
+PAGED = {
+    "text": arrow.array([f"{n % 7_000} {'x' * (n % 50)}" for n in range(20_000)]),
+    "all": arrow.array([[n, None] for n in range(20_000)]),
+    "long": arrow.array(["a" * 3_000, "b" * 3_000] * 10_000),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"data_page_version": "2.0"}, {"write_page_index": True, "write_page_checksum": True}]
+)
+def test_the_pages_of_a_file_have_the_sizes_that_their_headers_say(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """The footer counts the headers in."""
+    path = written(tmp_path / "in.parquet", PAGED, compression="zstd", row_group_size=9_000, **options)
+    with path.open("rb", buffering=0) as raw:
+        metadata = parquet.ParquetFile(raw).metadata
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for chunk in map(group.column, range(metadata.num_columns)):
+                start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+                sizes = list(page_sizes(raw, start, chunk.total_compressed_size))
+                headers = chunk.total_uncompressed_size - sum(sizes)
+                assert 10 * len(sizes) < headers < 15_000 * len(sizes)
+
+
+def test_a_page_that_is_too_large_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8. Rows are small, and the footer might say anything."""
+    options = {"use_dictionary": False, "data_page_size": 1 << 30, "compression": "zstd"}
+    path = written(tmp_path / "in.parquet", {"a": ["x" * 2_000] * 2_000, "n": range(2_000)}, **options)
+    assert len(read_source(cc.files.read_parquet(path))) == 2_000
+    monkeypatch.setattr(parquet_limits, "PAGE_BYTES_MAX", 1_000_000)
+    with pytest.raises(ConnectorError, match=r"in\.parquet: row group 0, column 'a': a page of 4\d+ bytes"):
+        read_source(cc.files.read_parquet(path))
+    assert len(read_source(cc.files.read_parquet(path, columns=["n"]))) == 2_000
+
+
+@given(data=st.binary(max_size=60))
+def test_what_is_no_page_is_an_error(data: bytes) -> None:
+    try:
+        sizes = list(page_sizes(io.BytesIO(data), 0, len(data)))
+    except ValueError:
+        return
+    assert all(size >= 0 for size in sizes)
 
 
 def test_a_column_name_used_twice_is_refused(tmp_path: Path) -> None:

@@ -7,15 +7,20 @@ million equal numbers takes a few bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import FileIO
 from typing import Any
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.parquet_pages import page_sizes
 from crosscut.errors import ConnectorError
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Of rows that are decoded at once; as many are decoded ahead."""
 
 ROW_BYTES_MAX = 256 * 1024 * 1024
+
+PAGE_BYTES_MAX = 256 * 1024 * 1024
+"""Of a page, which is unpacked as a whole; writers make pages of about 1 MiB."""
 
 _UNKNOWN = 1 << 62
 
@@ -36,7 +41,8 @@ def rows_at_once(
         path: For errors.
 
     Raises:
-        ConnectorError: A row is larger than `ROW_BYTES_MAX`.
+        ConnectorError: A row is larger than `ROW_BYTES_MAX`, or a page than `PAGE_BYTES_MAX`.
+
     """
     found = file.metadata.row_group(group)
     row_count = max(1, found.num_rows)
@@ -46,6 +52,7 @@ def rows_at_once(
         name = chunk.path_in_schema
         if columns is not None and not any(name == one or name.startswith(f"{one}.") for one in columns):
             continue
+        _check_pages(raw, chunk, group, path)
         values, stored = chunk.num_values / row_count, chunk.total_uncompressed_size / row_count
         if leaf.physical_type in _WIDTHS:
             size = values * _WIDTHS[leaf.physical_type]
@@ -68,6 +75,27 @@ def rows_at_once(
                 is_permanent=True,
             )
     return max(1, min(rows_max, int(BATCH_BYTES_MAX / max(row_bytes, 1))))
+
+
+def _check_pages(raw: Any, chunk: Any, group: int, path: str) -> None:
+    """Raise ConnectorError if a page is too large, whatever the footer says."""
+    if chunk.total_uncompressed_size <= PAGE_BYTES_MAX and not isinstance(raw, FileIO):
+        # Over a network it would take a request for each page: there the footer is believed.
+        return
+    start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    what = f"{path}: row group {group}, column {chunk.path_in_schema!r}"
+    try:
+        largest = max(page_sizes(raw, start, chunk.total_compressed_size), default=0)
+    except ValueError as error:
+        raise ConnectorError(f"{what} is damaged: {error}", path=path, is_permanent=True) from error
+    if largest > PAGE_BYTES_MAX:
+        raise ConnectorError(
+            f"{what}: a page of {largest} bytes, expected at most {PAGE_BYTES_MAX}: write the file with "
+            f"smaller pages, or leave the column out with columns=",
+            path=path,
+            column=chunk.path_in_schema,
+            is_permanent=True,
+        )
 
 
 def _has_dictionary(chunk: Any) -> bool:
