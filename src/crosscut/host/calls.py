@@ -48,6 +48,11 @@ class Calls:
         """The calls that have not returned, oldest first, and what is called."""
         return dict(self._under_way)
 
+    @property
+    def are_under_way(self) -> bool:
+        """Whether there are any."""
+        return bool(self._under_way)
+
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call `function` in a thread, and don't wait for it."""
         future: Future[R] = Future()

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from crosscut.host.children import end_children, tie_children
+from crosscut.host.interpreter_lock import WORKER_SWITCH_US, switching_within
 from crosscut.host.watch import Slices, Watch
 from crosscut.operators.course import Course
 
@@ -147,7 +148,8 @@ def hosting_a_worker() -> Iterator[None]:
     gc.set_threshold(100_000, 20, 100)
     tie_children()
     try:
-        yield
+        with switching_within(WORKER_SWITCH_US):
+            yield
     finally:
         end_children()
         gc.enable()

@@ -10,6 +10,7 @@ from typing import Any
 
 from crosscut.errors import StoreError
 from crosscut.savepoints.folder import Folder
+from crosscut.store.blocks import in_blocks
 from crosscut.store.files import failed
 
 STATE_COLUMNS = ("key_group", "operator", "state", "key", "name", "value")
@@ -63,7 +64,7 @@ def write_rows(folder: Folder, path: str, columns: Sequence[str], rows: Iterable
 
     def measured() -> Iterator[bytes]:
         nonlocal size_bytes
-        for piece in pieces():
+        for piece in in_blocks(pieces()):
             digest.update(piece)
             size_bytes += len(piece)
             yield piece

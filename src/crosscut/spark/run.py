@@ -29,6 +29,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
+from crosscut.host.interpreter_lock import DRIVER_SWITCH_US, switching_within
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import Sink
 from crosscut.protocol.effects import EndJob
@@ -350,7 +351,8 @@ class Run:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._drive())
+            with switching_within(DRIVER_SWITCH_US):
+                asyncio.run(self._drive())
         except BaseException as error:  # noqa: BLE001 - kept, and raised by `wait`
             self.error = error
             if self.end is None:

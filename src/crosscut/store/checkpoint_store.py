@@ -22,6 +22,7 @@ from crosscut.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.protocol.job.entries import LogEntry
 from crosscut.protocol.job.job_log import AppendOutcome
 from crosscut.protocol.snapshots import Part
+from crosscut.store.blocks import BLOCK_BYTES, in_blocks
 from crosscut.store.files import Files, LocalFiles, delete_all, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
 from crosscut.store.log_key import VARIABLE, LogKey
@@ -156,22 +157,19 @@ class CheckpointStore:
         digest = sha256()
         size = 0
 
-        def measured(more: Iterable[bytes]) -> Iterator[bytes]:
+        def measured() -> Iterator[bytes]:
             nonlocal size
-            for chunk in more:
-                digest.update(chunk)
-                size += len(chunk)
-                yield chunk
+            for block in in_blocks(chunks, max(BLOCK_BYTES, self._inline_bytes)):
+                digest.update(block)
+                size += len(block)
+                yield block
 
-        rest = measured(chunks)
-        first: list[bytes] = []
-        while may_inline and size < self._inline_bytes:
-            chunk = next(rest, None)
-            if chunk is None:
-                content = b"".join(first)
-                inline = base64.b64encode(content).decode("ascii")
-                return Part("", size, digest.hexdigest(), inline, checkpoint_id)
-            first.append(chunk)
+        rest = measured()
+        first = next(rest, b"")
+        # No block but the last one is so short.
+        if may_inline and size < self._inline_bytes:
+            inline = base64.b64encode(first).decode("ascii")
+            return Part("", size, digest.hexdigest(), inline, checkpoint_id)
         if PLAIN_NAME.fullmatch(task.vertex) is None:
             raise StoreError(
                 f"vertex id {task.vertex!r} can't be part of a path: expected 1 to 64 letters, digits, "
@@ -181,7 +179,7 @@ class CheckpointStore:
         name = f"{task.vertex}-{task.index}-{epoch}-{secrets.token_hex(8)}"
         path = f"parts/{checkpoint_id}/{name}"
         try:
-            self._files.write_new(path, chain(first, rest))
+            self._files.write_new(path, chain((first,), rest))
         except OSError as error:
             raise failed(f"after {size} bytes, can't write", self._files, path, error) from error
         return Part(path, size, digest.hexdigest(), "", checkpoint_id)

@@ -88,6 +88,11 @@ class Threads:
         self._calls = Calls(f"crosscut-{epoch}", start)
         self._unheard: set[Future[Any]] = set()
 
+    @property
+    def are_at_work(self) -> bool:
+        """Whether a call is under way."""
+        return self._calls.are_under_way
+
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread."""
         return await asyncio.wrap_future(self._begun(function, *args, **kwargs))

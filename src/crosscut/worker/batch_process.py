@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from crosscut.graph.shipping import unpack_graph
+from crosscut.host.alarms import system_alarm
+from crosscut.host.interpreter_lock import WORKER_SWITCH_US, let_threads_run, switching_within
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend
 from crosscut.worker.deployment import TaskTerms
@@ -35,7 +37,9 @@ def surroundings_of(
             backend(terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes)
         )
         parts = host_parts(open_store(store_url, create=False), store_url, terms.state_dir)
-        found = Surroundings(graph, parts, states, {})
+        found = Surroundings(
+            graph, parts, states, {}, new_alarm=system_alarm, let_threads_run=let_threads_run
+        )
     _kept[job] = found
     while len(_kept) > JOBS_MAX:
         oldest = next(iter(_kept))
@@ -48,4 +52,5 @@ def run_partition(
 ) -> Iterator[tuple[int, Parcel]]:
     """Run one attempt at a partition in this process; see `run_stage`."""
     around = surroundings_of(job, packed_graph, order.store_url, order.terms)
-    return run_stage(order, around, parcels)
+    with switching_within(WORKER_SWITCH_US):
+        yield from run_stage(order, around, parcels)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.rocksdb.database import FileContent
+from crosscut.store.blocks import in_blocks, write_fully
 from crosscut.store.checkpoint_store import CheckpointStore
 
 UNUSED_S = 3_600
@@ -134,9 +135,12 @@ class HostParts:
         """Make the file, whole or not at all."""
         unfinished = f"{path}.{secrets.token_hex(4)}.new"
         try:
-            with open(unfinished, "xb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                for block in in_blocks(chunks):
+                    write_fully(descriptor, block)
+            finally:
+                os.close(descriptor)
             os.rename(unfinished, path)
         except OSError as error:
             _LOG.debug("can't keep a part in %s: %s; it is read from the store again", path, error)

@@ -16,9 +16,11 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 from crosscut.batch import Batch
+from crosscut.host.alarms import LoopAlarm, NewAlarm
 from crosscut.host.calls import StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
+from crosscut.host.interpreter_lock import Sharing, hold_on
 from crosscut.host.watch import Slices, Unwatched
 from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, SinkWriter
@@ -74,6 +76,8 @@ class TaskPool:
         pace_of: How much a task takes at a time; one that was there before goes on as it did.
         slices: Is told of each slice of work.
         weighs_state: Whether to estimate how much memory states take.
+        new_alarm: Makes the alarm that wakes the pool when a task is due.
+        let_threads_run: Pauses for a moment, without the interpreter lock.
     """
 
     def __init__(
@@ -94,6 +98,8 @@ class TaskPool:
         pace_of: Callable[[TaskId], Pace] | None = None,
         slices: Slices = _UNWATCHED,
         weighs_state: bool = True,
+        new_alarm: NewAlarm = LoopAlarm,
+        let_threads_run: Callable[[], None] = hold_on,
     ) -> None:
         self.epoch = epoch
         self.store = store
@@ -119,8 +125,9 @@ class TaskPool:
         self._outgoing: Mapping[ChannelId, OutgoingChannel] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ns = 0
+        self._alarm = new_alarm(self._wake)
+        self._wakes_at_ns: int | None = None
+        self._sharing = Sharing(let_threads_run)
         self._is_running = False
         self._running_since_ns = 0
         self._has_flowed = False
@@ -161,7 +168,7 @@ class TaskPool:
     @property
     def wakes_at_ns(self) -> int | None:
         """When a round is to come by itself, None if never."""
-        return self._timer_due_ns if self._timer is not None else None
+        return self._wakes_at_ns
 
     @property
     def outgoing(self) -> Mapping[ChannelId, OutgoingChannel]:
@@ -253,9 +260,9 @@ class TaskPool:
         """
         self.is_over = True
         self.failpoints("close")
-        for timer in (self._timer, self._reaching):
-            if timer is not None:
-                timer.cancel()
+        self._alarm.close()
+        if self._reaching is not None:
+            self._reaching.cancel()
         self._cancel_background()
         await asyncio.gather(*self._background, return_exceptions=True)
         # A writer is used by one thread at a time, and closed after the last call.
@@ -469,11 +476,15 @@ class TaskPool:
                 now_ns = self.now_ns()
                 if not runner.is_behind or now_ns - began_ns >= _BEHIND_NS:
                     break
+            self._sharing.held(began_ns, now_ns)
         if self.is_over:
             return
         if has_run:
+            if self.threads.are_at_work:
+                self._sharing.round_ended(now_ns)
             self.schedule()
         else:
+            self._sharing.slept(now_ns)
             self._sleep()
 
     def _sleep(self) -> None:
@@ -488,14 +499,10 @@ class TaskPool:
         if not waiting:
             return
         due_ns = min(waiting)
-        if self._timer is not None:
-            if not self._timer.cancelled() and self._timer_due_ns == due_ns:
-                return
-            self._timer.cancel()
-        self._timer_due_ns = due_ns
-        delay_s = max(0.0, (due_ns - self.now_ns()) / 1e9)
-        self._timer = self._loop.call_later(delay_s, self._wake)
+        if self._wakes_at_ns != due_ns:
+            self._wakes_at_ns = due_ns
+            self._alarm.set(max(0, due_ns - self.now_ns()))
 
     def _wake(self) -> None:
-        self._timer = None
+        self._wakes_at_ns = None
         self.schedule()

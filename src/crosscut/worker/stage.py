@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from crosscut.errors import InternalError
 from crosscut.graph.channels import outputs_of
 from crosscut.graph.combining import combined
 from crosscut.graph.specs import JobGraph
+from crosscut.host.alarms import LoopAlarm, NewAlarm
 from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.host.interpreter_lock import hold_on
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, Source, Split
 from crosscut.keys import KeyRouter
@@ -95,6 +97,8 @@ class Surroundings:
     parts: HostParts
     states: KeptStates
     paces: dict[TaskId, Pace]
+    new_alarm: NewAlarm = LoopAlarm
+    let_threads_run: Callable[[], None] = hold_on
 
 
 def run_stage(
@@ -196,6 +200,8 @@ class _StageAttempt:
             report=self._reported,
             give_credit=lambda channel, size_bytes: None,
             pace_of=lambda task: around.paces.setdefault(task, AdaptivePace(order.terms.batch_rows)),
+            new_alarm=around.new_alarm,
+            let_threads_run=around.let_threads_run,
         )
         self._begin_parts()
         at_hand = around.states.at_hand(self._tasks, order.deploy, around.parts)

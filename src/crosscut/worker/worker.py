@@ -17,9 +17,11 @@ from typing import assert_never
 from crosscut.errors import WorkersError
 from crosscut.graph.channels import inputs_of, outputs_of
 from crosscut.graph.specs import JobGraph
+from crosscut.host.alarms import LoopAlarm, NewAlarm
 from crosscut.host.calls import StartThread
 from crosscut.host.clock import Clock
 from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.host.interpreter_lock import hold_on
 from crosscut.host.process import Process
 from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.keys import KeyRouter
@@ -109,6 +111,8 @@ class Surroundings:
         backend: Where keyed state is kept.
         lines: What is logged here; None: nobody is told.
         weighs_state: Whether to estimate how much memory states take. It differs from process to process.
+        new_alarm: Makes the alarm that wakes the worker when a task is due.
+        let_threads_run: Pauses for a moment, without the interpreter lock.
     """
 
     graph: JobGraph
@@ -123,6 +127,8 @@ class Surroundings:
     backend: StateBackend = MEMORY
     lines: Lines | None = None
     weighs_state: bool = True
+    new_alarm: NewAlarm = LoopAlarm
+    let_threads_run: Callable[[], None] = hold_on
 
 
 class Worker:
@@ -368,6 +374,8 @@ class Worker:
             pace_of=self._pace_of,
             slices=self._process,
             weighs_state=self._surroundings.weighs_state,
+            new_alarm=self._surroundings.new_alarm,
+            let_threads_run=self._surroundings.let_threads_run,
         )
         self._pool = pool
         self._process.load()

@@ -6,9 +6,11 @@ import asyncio
 from types import ModuleType
 
 from crosscut.graph.shipping import unpack_graph
+from crosscut.host.alarms import system_alarm
 from crosscut.host.calls import start_thread
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints
+from crosscut.host.interpreter_lock import let_threads_run
 from crosscut.host.process import SystemProcess, hosting_a_worker
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.net.control import report_failed_start
@@ -52,6 +54,8 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: 
                 terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes
             ),
             lines=lines,
+            new_alarm=system_alarm,
+            let_threads_run=let_threads_run,
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.
