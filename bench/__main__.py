@@ -17,6 +17,7 @@ NAMES = (
     "simulator",
     "fixed_cost",
     "state",
+    "contention",
     "windows",
     "timestamps",
     "operators",

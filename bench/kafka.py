@@ -6,7 +6,7 @@ the moment when the producer has made one to the moment when a consumer has its 
 `read_committed`, and with `guarantee="at least once"`, which shows them before their checkpoint. With each,
 `floor`: to the moment when another consumer has the record itself, which is what broker and client take here.
 `relay`: the same with a loop of consumer and producer in place of the job: what the way through Kafka twice
-takes here.
+takes here. `cores`: what the workers use meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import orjson
 
 import crosscut as cc
 from bench.latency import percentiles
+from bench.rates import cpu_seconds
 from bench.recovery import wait_until
 from crosscut.testing.kafka import KafkaBroker
 
@@ -111,25 +112,26 @@ def rate(broker: KafkaBroker, count: int) -> dict[str, Any]:
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
     try:
         job = started(flow_of(broker, topic, out, "exactly once"), directory)
-        marks: list[tuple[int, int]] = []
+        # When, how many were there, and the processor time of the workers until then. Spark uses processes of
+        # of earlier rounds again: only differences are of this one.
+        marks: list[tuple[int, int, float]] = []
         while not marks or marks[-1][1] < count:
             visible = committed(consumer, out)
             if not marks or visible > marks[-1][1]:
-                marks.append((time.monotonic_ns(), visible))
+                marks.append((time.monotonic_ns(), visible, cpu_seconds(job)))
             time.sleep(0.02)
-        cpu_s = job_cpu_s(job)
         job.cancel()
     finally:
         consumer.close()
         shutil.rmtree(directory, ignore_errors=True)
     inner = [mark for mark in marks if SHARE[0] * count <= mark[1] <= SHARE[1] * count]
-    (first_ns, first), (last_ns, last) = inner[0], inner[-1]
+    (first_ns, first, first_cpu_s), (last_ns, last, last_cpu_s) = inner[0], inner[-1]
     return {
         "benchmark": "kafka rate",
         "records": count,
         "commits": len(inner),
         "records_per_s": round((last - first) / ((last_ns - first_ns) / 1e9)),
-        "records_per_cpu_s": round(count / cpu_s),
+        "records_per_cpu_s": round((last - first) / (last_cpu_s - first_cpu_s)),
         "load": os.getloadavg()[0],
     }
 
@@ -142,15 +144,6 @@ def committed(consumer: Any, topic: str) -> int:
     """Return how many messages a reader of committed ones may see, with a few markers of transactions."""
     partitions = [ck.TopicPartition(topic, one) for one in range(PARTITIONS)]
     return sum(consumer.get_watermark_offsets(one, timeout=30)[1] for one in partitions)
-
-
-def job_cpu_s(job: Any) -> float:
-    """User and system time of the workers so far."""
-    ticks = 0
-    for one in job.workers():
-        fields = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def relay(servers: str, topic: str, out: str) -> None:
@@ -174,23 +167,23 @@ def relay(servers: str, topic: str, out: str) -> None:
 
 
 @contextmanager
-def relayed(broker: KafkaBroker, topic: str, out: str) -> Iterator[None]:
+def relayed(broker: KafkaBroker, topic: str, out: str) -> Iterator[Any]:
     process = subprocess.Popen([sys.executable, "-m", "bench.kafka", "--relay", broker.servers, topic, out])
     try:
-        yield
+        yield None
     finally:
         process.kill()
         process.wait()
 
 
 @contextmanager
-def running(broker: KafkaBroker, topic: str, out: str, guarantee: Any) -> Iterator[None]:
+def running(broker: KafkaBroker, topic: str, out: str, guarantee: Any) -> Iterator[Any]:
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
     try:
         job = started(flow_of(broker, topic, out, guarantee), directory)
         try:
             wait_until(job, lambda _: job.status == "running")
-            yield
+            yield job
         finally:
             job.cancel()
     finally:
@@ -235,20 +228,26 @@ def latency(broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, 
     ]
     guarantee = "exactly once" if is_committed else "at least once"
     try:
-        with (
-            relayed(broker, topic, out) if part == "relay" else running(broker, topic, out, guarantee),
-        ):
+        is_relay = part == "relay"
+        process = relayed(broker, topic, out) if is_relay else running(broker, topic, out, guarantee)
+        with process as job:
             for reader in readers:
                 reader.start()
             sender = producer(broker.servers)
             begin_ns = time.monotonic_ns()
-            count = int((seconds + warm_up) * a_second)
+            count, warm_count = int((seconds + warm_up) * a_second), int(warm_up * a_second)
+            cpu_s, since_ns = 0.0, begin_ns
             for number in range(count):
+                if number == warm_count:
+                    cpu_s, since_ns = cpu_seconds(job) if job else 0.0, time.monotonic_ns()
                 due_ns = begin_ns + number * 1_000_000_000 // a_second
                 while (left_ns := due_ns - time.monotonic_ns()) > 0:
                     sender.poll(0)
                     time.sleep(min(left_ns, 1_000_000) / 1e9)
                 sender.produce(topic, record(number, time.monotonic_ns()))
+            # What the workers use for this rate; the relay is no job.
+            lasted_s = (time.monotonic_ns() - since_ns) / 1e9
+            cores = (cpu_seconds(job) - cpu_s) / lasted_s if job else None
             sender.flush(60)
             # What comes last is not to be missing: it may have taken longest. More than all may come.
             deadline_s = time.monotonic() + LATE_S
@@ -270,6 +269,7 @@ def latency(broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, 
         "benchmark": f"kafka {part}",
         "rate": a_second,
         "records": len(kept),
+        "cores": None if cores is None else round(cores, 3),
         "ms": percentiles(kept),
         "floor_ms": percentiles(at_once),
         "load": os.getloadavg()[0],

@@ -2,24 +2,38 @@
 
 Two latencies of every record after the warm-up, until the sink has it, over all workers: from the
 moment it was made (what the engine adds), and from the moment it was due at that rate (what the engine
-adds plus how late the source woke up; a stall of the source can't hide in it).
+adds plus how late the source woke up; a stall of the source can't hide in it). `cores` is what the workers
+use meanwhile: a loop that spins has good percentiles, too.
+
+`paced`: a source that says how long to wait. `socket`: lines that another process sends at that rate; `made`
+is when it sends them. `idle`: the job of `paced` with a record a second, for the cores alone. For Kafka see
+`bench.kafka`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from array import array
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
 import crosscut as cc
+from bench.rates import cpu_seconds
+from bench.recovery import wait_until
 from bench.throughput import DiscardWriter
 
 KEYS = 10_000
+SOURCES = ("paced", "socket", "idle")
+IDLE_RATE = 1.0
 
 
 class Paced(cc.Source):
@@ -95,35 +109,71 @@ def count(state: tuple[int, int, int], record: tuple[str, int, int]) -> tuple[in
     return (state[0] + 1, record[1], record[2])
 
 
-def run(rate: float, seconds: float, warm_up: float) -> dict[str, Any]:
+def parsed(line: str) -> tuple[str, int, int]:
+    key, due_ns, made_ns = line.split()
+    return key, int(due_ns), int(made_ns)
+
+
+def serve(rate: float, seconds: float) -> None:
+    """Send lines to the first one that connects, each at its time; print the port first."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        connection, _ = listening.accept()
+    reader = _PacedReader(Paced(rate, seconds), 0, 1, 0)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connection:
+        while not isinstance(found := reader.read(1_000), cc.EndOfSplit):
+            if isinstance(found, cc.Wait):
+                time.sleep(found.delay_ms / 1_000)
+            else:
+                lines = [f"{key} {due_ns} {made_ns}\n" for key, due_ns, made_ns in found]
+                connection.sendall("".join(lines).encode())
+
+
+def run(source: str, rate: float, seconds: float, warm_up: float, parallelism: int = 2) -> dict[str, Any]:
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    lasts_s = seconds + warm_up + 1
     flow = cc.Flow("latency")
-    (
-        flow.source(Paced(rate, seconds + warm_up))
-        .key_by(first)
-        .aggregate((0, 0, 0), count)
-        .sink(Latencies(directory))
-    )
-    try:
-        settings = cc.Settings(parallelism=2, checkpoint_dir=f"{directory}/checkpoints")
+    with ExitStack() as ends:
+        ends.callback(shutil.rmtree, directory)
+        if source == "socket":
+            command = [sys.executable, "-m", "bench.latency", "--serve", str(rate), str(lasts_s)]
+            sender = ends.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            ends.callback(sender.kill)
+            if sender.stdout is None:
+                raise SystemExit("no output")
+            port = int(sender.stdout.readline())
+            records = flow.source(cc.socket(f"127.0.0.1:{port}")).map(parsed)
+        else:
+            records = flow.source(Paced(rate, lasts_s))
+        records.key_by(first).aggregate((0, 0, 0), count).sink(Latencies(directory))
+        settings = cc.Settings(parallelism=parallelism, checkpoint_dir=f"{directory}/checkpoints")
         job = flow.start(settings)
+        wait_until(job, lambda status: status.first_flow_ns > 0)
+        job.wait(warm_up)
+        before_s, began_s = cpu_seconds(job), time.monotonic()
+        job.wait(seconds)
+        cores = (cpu_seconds(job) - before_s) / (time.monotonic() - began_s)
         job.wait()
         checkpoints = job.checkpoints()
         rows = array("q")
         for path in Path(directory).glob("*]"):
             rows.frombytes(path.read_bytes())
-    finally:
-        shutil.rmtree(directory)
     seen = list(zip(rows[0::3], rows[1::3], rows[2::3], strict=True))
     begin_ns = min(now for now, _, _ in seen) + int(warm_up * 1e9)
     kept = [(due, made) for now, due, made in seen if now >= begin_ns]
     return {
         "benchmark": "latency",
+        "source": source,
         "rate": rate,
+        "parallelism": parallelism,
+        "cores": round(cores, 3),
+        "cores_a_worker": round(cores / parallelism, 4),
         "records": len(kept),
         "checkpoints": len(checkpoints),
         "from_made_ms": percentiles([made for _, made in kept]),
         "from_due_ms": percentiles([due for due, _ in kept]),
+        "load": os.getloadavg()[0],
     }
 
 
@@ -138,12 +188,20 @@ def percentiles(values_ns: list[int]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", choices=SOURCES, nargs="+", default=SOURCES)
     parser.add_argument("--rates", type=float, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--warm-up", type=float, default=3)
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--serve", type=float, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for rate in options.rates:
-        print(json.dumps(run(rate, options.seconds, options.warm_up)), flush=True)
+    if options.serve:
+        serve(*options.serve)
+        return
+    for source in options.sources:
+        for rate in [IDLE_RATE] if source == "idle" else options.rates:
+            found = run(source, rate, options.seconds, options.warm_up, options.parallelism)
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

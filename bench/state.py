@@ -112,12 +112,13 @@ def run(
     memory_bytes: int = 0,
     rescale: int = 0,
     cache_bytes: int = BLOCK_CACHE_BYTES,
+    parallelism: int = 2,
 ) -> dict[str, Any]:
     """Run one workload; return what was measured."""
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
     flow = flow_of(operator, workload, keys)
     settings = cc.Settings(
-        parallelism=2,
+        parallelism=parallelism,
         checkpoint_dir=directory,
         checkpoint_interval="1s",
         heartbeat_timeout="4s",
@@ -165,6 +166,7 @@ def run(
         "operator": operator,
         "backend": backend,
         "cache_bytes": cache_bytes,
+        "parallelism": parallelism,
         "keys": keys,
         **rates._asdict(),
         "checkpoints": len(checkpoints),
@@ -225,7 +227,7 @@ def seconds_to_flowing(job: Any) -> float:
     wait_for_checkpoints(job)
     recovered = len(job.report().recoveries)
     killed_ns = time.monotonic_ns()
-    os.kill(job.workers()[1].pid, signal.SIGKILL)
+    os.kill(job.workers()[-1].pid, signal.SIGKILL)
     wait_until(job, lambda status: len(status.recoveries) > recovered)
     flowing_ns: int = job.report().recoveries[-1].flowing_ns
     return round((flowing_ns - killed_ns) / 1e9, 2)
@@ -239,6 +241,7 @@ def main() -> None:
     parser.add_argument("--operator", choices=OPERATORS, nargs="+", default=["count"])
     parser.add_argument("--memory-bytes", type=int, default=0)
     parser.add_argument("--cache-bytes", type=int, default=BLOCK_CACHE_BYTES)
+    parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--rescale", type=int, default=0)
     parser.add_argument("--kills", type=int, default=1, help="of a worker, where all keys change")
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -256,6 +259,7 @@ def main() -> None:
             options.memory_bytes,
             options.rescale,
             options.cache_bytes,
+            options.parallelism,
         )
         print(json.dumps(result), flush=True)
 

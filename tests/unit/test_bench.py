@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench import operators, plot, throughput
+from bench import contention, operators, plot, throughput
 from bench.__main__ import NAMES
 from bench.coordinating import VERTICES, LargeJob
 from bench.page import interval
@@ -228,3 +228,10 @@ def test_what_a_worker_spends_to_be_seen_is_what_it_has_noted_between_two_moment
         "shares_of_time": pytest.approx(20 * 0.5 / 10_000),
         "all": pytest.approx(310 / 10_000),
     }
+
+
+@pytest.mark.parametrize("kind", contention.KINDS)
+def test_background_work_is_measured_beside_each_rival(kind: str) -> None:
+    lines = contention.measured(kind, rounds=2, rounds_us=[20], interval_us=50)
+    assert [line["beside"] for line in lines] == ["thread", "loop, rounds of 20 us"]
+    assert all(line["kind"] == kind and line["alone_ms"] > 0 and line["ms"] > 0 for line in lines)

@@ -1,0 +1,285 @@
+"""Background work in a thread: alone, beside a busy event loop and beside a busy thread.
+
+Each kind of work is done `--rounds` times in one process that is set up like a worker's. The loop goes round
+Each kind of work is done `--rounds` times in one process that is set up like that of a worker. The loop goes
+round as fast as it can, in rounds of `--round-us` of Python; the thread computes and never waits. Prints a JSON
+line for each kind and rival with the medians, and whether the time beside it is within twice the time alone
+plus 20 ms. `--interval-us 5000` is what Python does by default; the loop does not pause for threads then.
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+import crosscut as cc
+from bench.files import SINKS
+from crosscut.host.interpreter_lock import WORKER_SWITCH_US, Sharing, let_threads_run, switching_within
+from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.state.rocksdb.database import FileContent
+from crosscut.store import open_store
+from crosscut.testing.sinks import open_writer, permit, prepare
+from crosscut.testing.stores import at, checkpoint, opened
+from crosscut.worker.spill_files import DiskSpace
+
+TASK = TaskId(VertexId("counts"), 0)
+CHUNKS = [os.urandom(2_600) for _ in range(600)]
+FILE_BYTES = 8_000_000
+BLOCK, BLOCKS = os.urandom(256 * 1024), 16
+LINES = 5_000
+ROWS = 1_000
+SLACK_MS = 20
+DEFAULT_US = 5_000
+
+Work = Callable[[], object]
+"""What is done in a thread and measured."""
+
+NextWork = Callable[[], Work]
+"""Makes the work of one round; what it does itself is not measured."""
+
+
+def part(directory: Path, ends: ExitStack) -> NextWork:
+    """A part of many small chunks, as keyed state is encoded."""
+    store, numbers = open_store(str(directory)), count(1)
+    return lambda: partial(store.write_part, CheckpointId(next(numbers)), TASK, Epoch(1), CHUNKS)
+
+
+def read_part(directory: Path, ends: ExitStack) -> NextWork:
+    """A part that is read and verified."""
+    store = open_store(str(directory))
+    written = store.write_part(CheckpointId(1), TASK, Epoch(1), CHUNKS)
+    return lambda: partial(store.read_part, written)
+
+
+def rocksdb_file(directory: Path, ends: ExitStack) -> NextWork:
+    """A file of RocksDB that becomes a part."""
+    path = directory / "000001.sst"
+    path.write_bytes(os.urandom(FILE_BYTES))
+    store, numbers = open_store(str(directory)), count(1)
+    content = FileContent(str(path))
+    return lambda: partial(store.write_part, CheckpointId(next(numbers)), TASK, Epoch(1), content)
+
+
+def log(directory: Path, ends: ExitStack) -> NextWork:
+    """An entry of the job log, as the driver appends it."""
+    store, numbers = open_store(str(directory)), count(1)
+    store.append(at(0), opened(1))
+
+    def next_work() -> Work:
+        number = next(numbers)
+        return partial(store.append, at(number), checkpoint(1, number))
+
+    return next_work
+
+
+def spilled(directory: Path, ends: ExitStack) -> NextWork:
+    """Blocks that do not fit into memory, written and read again."""
+    space = DiskSpace(str(directory))
+    ends.callback(space.close)
+
+    def work() -> None:
+        file = space.new_file()
+        for number in range(BLOCKS):
+            file.write(number * len(BLOCK), BLOCK)
+        for number in range(BLOCKS):
+            file.read(number * len(BLOCK), len(BLOCK))
+        file.release()
+
+    return lambda: work
+
+
+def sink(kind: str, directory: Path, ends: ExitStack) -> NextWork:
+    """A transaction of a file sink that is prepared and committed."""
+    make, record = SINKS[kind]
+    writer, numbers = open_writer(make(str(directory / "out")), 1), count(1)
+    ends.callback(writer.close)
+    rows = [record(number) for number in range(ROWS)]
+
+    def next_work() -> Work:
+        number = next(numbers)
+        writer.write(rows)
+        transaction = writer.rotate(CheckpointId(number))
+        return lambda: writer.commit(permit(number), [prepare(writer, transaction)])
+
+    return next_work
+
+
+def read_ahead(directory: Path, ends: ExitStack) -> NextWork:
+    """Lines that a reader's own thread takes from a connection."""
+    data = b"".join(b"line %d\n" % number for number in range(LINES))
+
+    def next_work() -> Work:
+        listening = socket.create_server(("127.0.0.1", 0))
+
+        def send() -> None:
+            with listening, listening.accept()[0] as connection:
+                connection.sendall(data)
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        source = cc.socket(f"127.0.0.1:{listening.getsockname()[1]}")
+        reader = source.reader(source.splits(1)[0], 0)
+        woken = threading.Event()
+        reader.wake_by(woken.set)
+
+        def work() -> None:
+            taken = 0
+            while not isinstance(found := reader.read(ROWS), cc.EndOfSplit):
+                if isinstance(found, cc.Wait):
+                    woken.wait(found.delay_ms / 1_000)
+                    woken.clear()
+                else:
+                    taken += len(found)
+            reader.close()
+            sender.join()
+            if taken != LINES:
+                raise SystemExit(f"{taken} of {LINES} lines came")
+
+        return work
+
+    return next_work
+
+
+KINDS: dict[str, Callable[[Path, ExitStack], NextWork]] = {
+    "part": part,
+    "read part": read_part,
+    "rocksdb file": rocksdb_file,
+    "log": log,
+    "spilled": spilled,
+    **{f"{kind} sink": partial(sink, kind) for kind in ("jsonl", "csv", "parquet")},
+    "read ahead": read_ahead,
+}
+
+
+def spin(until_ns: int) -> None:
+    """Compute, and keep the interpreter lock unless somebody asks for it."""
+    while time.perf_counter_ns() < until_ns:
+        pass
+
+
+def timed(work: Work) -> tuple[threading.Event, list[float]]:
+    """Do it in a thread; return what is set at its end, and how many milliseconds it took."""
+    is_done, took_ms = threading.Event(), list[float]()
+
+    def run() -> None:
+        began_ns = time.perf_counter_ns()
+        try:
+            work()
+            took_ms.append((time.perf_counter_ns() - began_ns) / 1e6)
+        finally:
+            is_done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    return is_done, took_ms
+
+
+def alone_ms(work: Work) -> float:
+    """Return how long it takes when the process does nothing else."""
+    is_done, took_ms = timed(work)
+    is_done.wait()
+    return took_ms[0]
+
+
+def beside_loop_ms(work: Work, round_ns: int, pause: Callable[[], None]) -> float:
+    """Return how long it takes beside a loop like that of a worker that always has something to do."""
+    loop = uvloop.new_event_loop()
+    sharing = Sharing(pause)
+
+    def go() -> None:
+        began_ns = time.perf_counter_ns()
+        spin(began_ns + round_ns)
+        now_ns = time.perf_counter_ns()
+        sharing.held(began_ns, now_ns)
+        sharing.round_ended(now_ns)
+        if is_done.is_set():
+            loop.stop()
+        else:
+            loop.call_soon(go)
+
+    loop.call_soon(go)
+    is_done, took_ms = timed(work)
+    loop.run_forever()
+    loop.close()
+    return took_ms[0]
+
+
+def beside_thread_ms(work: Work) -> float:
+    """Return how long it takes beside a thread that computes."""
+    is_over = False
+
+    def compute() -> None:
+        while not is_over:
+            spin(time.perf_counter_ns() + 10_000_000)
+
+    busy = threading.Thread(target=compute, daemon=True)
+    busy.start()
+    is_done, took_ms = timed(work)
+    is_done.wait()
+    is_over = True
+    busy.join()
+    return took_ms[0]
+
+
+def measured(kind: str, rounds: int, rounds_us: Iterable[int], interval_us: int) -> list[dict[str, Any]]:
+    """Do one kind of work beside each rival, by turns with the same alone."""
+    directory = tempfile.mkdtemp(prefix="crosscut-bench-")
+    pause = let_threads_run if interval_us < DEFAULT_US else lambda: None
+    rivals: dict[str, Callable[[Work], float]] = {"thread": beside_thread_ms}
+    for us in rounds_us:
+        rivals[f"loop, rounds of {us} us"] = partial(beside_loop_ms, round_ns=us * 1_000, pause=pause)
+    alone: list[float] = []
+    beside: dict[str, list[float]] = {name: [] for name in rivals}
+    try:
+        with ExitStack() as ends, switching_within(interval_us):
+            next_work = KINDS[kind](Path(directory), ends)
+            for _ in range(rounds):
+                for name, rival in rivals.items():
+                    alone.append(alone_ms(next_work()))
+                    beside[name].append(rival(next_work()))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    alone_median = statistics.median(alone)
+    return [
+        {
+            "benchmark": "contention",
+            "kind": kind,
+            "beside": name,
+            "interval_us": interval_us,
+            "alone_ms": round(alone_median, 2),
+            "ms": round(statistics.median(took), 2),
+            "max_ms": round(max(took), 2),
+            "is_within": statistics.median(took) <= 2 * alone_median + SLACK_MS,
+            "load": os.getloadavg()[0],
+        }
+        for name, took in beside.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", choices=list(KINDS), nargs="+", default=list(KINDS))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--round-us", type=int, nargs="+", default=[20, 300])
+    parser.add_argument("--interval-us", type=int, default=WORKER_SWITCH_US)
+    options = parser.parse_args()
+    for kind in options.kinds:
+        for line in measured(kind, options.rounds, options.round_us, options.interval_us):
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
