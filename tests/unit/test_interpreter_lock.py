@@ -73,9 +73,10 @@ def test_an_interval_that_is_shorter_already_stays() -> None:
 
 
 class Loop:
-    """A loop that is always busy, beside threads that are at work."""
+    """A loop that is always busy, beside threads that are at work unless a test says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_at_work: bool = True) -> None:
+        self.are_at_work = are_at_work
         self.now_ns = 10**9
         self.paused_at: list[int] = []
         self.sharing = Sharing(lambda: self.paused_at.append(self.now_ns))
@@ -83,7 +84,7 @@ class Loop:
     def round(self, ns: int) -> None:
         began_ns, self.now_ns = self.now_ns, self.now_ns + ns
         self.sharing.held(began_ns, self.now_ns)
-        self.sharing.round_ended(self.now_ns)
+        self.sharing.round_ended(self.now_ns, are_at_work=self.are_at_work)
 
 
 def test_a_loop_of_short_rounds_pauses_by_the_clock() -> None:
@@ -108,5 +109,12 @@ def test_a_loop_that_sleeps_now_and_then_need_not_pause() -> None:
     loop = Loop()
     for _ in range(1_000):
         loop.sharing.slept(loop.now_ns)
+        loop.round(STRETCH_NS // 10)
+    assert loop.paused_at == []
+
+
+def test_a_loop_without_threads_at_work_need_not_pause() -> None:
+    loop = Loop(are_at_work=False)
+    for _ in range(1_000):
         loop.round(STRETCH_NS // 10)
     assert loop.paused_at == []

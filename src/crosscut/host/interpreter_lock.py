@@ -97,8 +97,8 @@ class Sharing:
         """The loop has nothing to do, and waits."""
         self._shared_ns = now_ns
 
-    def round_ended(self, now_ns: int) -> None:
-        """Threads are at work, and the loop will go on at once."""
-        if now_ns - self._shared_ns >= PAUSE_EVERY_NS:
+    def round_ended(self, now_ns: int, *, are_at_work: bool) -> None:
+        """The loop will go on at once; threads are at work or not."""
+        if are_at_work and now_ns - self._shared_ns >= PAUSE_EVERY_NS:
             self._shared_ns = now_ns
             self._pause()

@@ -126,7 +126,8 @@ class TaskPool:
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_scheduled = False
         self._alarm = new_alarm(self._wake)
-        self._wakes_at_ns: int | None = None
+        self.wakes_at_ns: int | None = None
+        """When a round is to come by itself, None if never."""
         self._sharing = Sharing(let_threads_run)
         self._is_running = False
         self._running_since_ns = 0
@@ -164,11 +165,6 @@ class TaskPool:
     def is_asleep(self) -> bool:
         """Whether the tasks have been started, and no round is to come unless something is heard."""
         return self._is_running and not self._is_scheduled and not self.is_over
-
-    @property
-    def wakes_at_ns(self) -> int | None:
-        """When a round is to come by itself, None if never."""
-        return self._wakes_at_ns
 
     @property
     def outgoing(self) -> Mapping[ChannelId, OutgoingChannel]:
@@ -477,13 +473,10 @@ class TaskPool:
                 if not runner.is_behind or now_ns - began_ns >= _BEHIND_NS:
                     break
             self._sharing.held(began_ns, now_ns)
-        if self.is_over:
-            return
-        if has_run:
-            if self.threads.are_at_work:
-                self._sharing.round_ended(now_ns)
+        if has_run and not self.is_over:
+            self._sharing.round_ended(now_ns, are_at_work=self.threads.are_at_work)
             self.schedule()
-        else:
+        elif not self.is_over:
             self._sharing.slept(now_ns)
             self._sleep()
 
@@ -496,13 +489,11 @@ class TaskPool:
             if one.due_ns and not one.task.departures.clogged and one.task.has_work
         ]
         waiting += [one.alarm_ns for one in self._runners if one.alarm_ns and not one.task.departures.clogged]
-        if not waiting:
-            return
-        due_ns = min(waiting)
-        if self._wakes_at_ns != due_ns:
-            self._wakes_at_ns = due_ns
+        due_ns = min(waiting, default=None)
+        if due_ns is not None and self.wakes_at_ns != due_ns:
+            self.wakes_at_ns = due_ns
             self._alarm.set(max(0, due_ns - self.now_ns()))
 
     def _wake(self) -> None:
-        self._wakes_at_ns = None
+        self.wakes_at_ns = None
         self.schedule()
