@@ -1,10 +1,10 @@
 """Background work in a thread: alone, beside a busy event loop and beside a busy thread.
 
-Each kind of work is done `--rounds` times in one process that is set up like a worker's. The loop goes round
-Each kind of work is done `--rounds` times in one process that is set up like that of a worker. The loop goes
-round as fast as it can, in rounds of `--round-us` of Python; the thread computes and never waits. Prints a JSON
-line for each kind and rival with the medians, and whether the time beside it is within twice the time alone
-plus 20 ms. `--interval-us 5000` is what Python does by default; the loop does not pause for threads then.
+Each kind of work is done `--rounds` times in one process that is set up like a worker's. The loop goes
+round as fast as it can, in rounds of `--round-us` of Python; the thread computes and never waits. Prints a
+JSON line for each kind and rival with the medians, and whether the time beside it is within twice the time
+alone plus 20 ms. `--interval-us 5000` is Python's default; the loop does not pause for threads then.
+"""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def beside_loop_ms(work: Work, round_ns: int, pause: Callable[[], None]) -> floa
         spin(began_ns + round_ns)
         now_ns = time.perf_counter_ns()
         sharing.held(began_ns, now_ns)
-        sharing.round_ended(now_ns)
+        sharing.round_ended(now_ns, are_at_work=True)
         if is_done.is_set():
             loop.stop()
         else:

@@ -113,7 +113,7 @@ def rate(broker: KafkaBroker, count: int) -> dict[str, Any]:
     try:
         job = started(flow_of(broker, topic, out, "exactly once"), directory)
         # When, how many were there, and the processor time of the workers until then. Spark uses processes of
-        # of earlier rounds again: only differences are of this one.
+        # earlier rounds again, so only differences belong to this one.
         marks: list[tuple[int, int, float]] = []
         while not marks or marks[-1][1] < count:
             visible = committed(consumer, out)

@@ -160,7 +160,8 @@ def run(workload: str, snapshots: str, seconds: float, batch_rows: int) -> dict[
         checkpoint_interval="1s",
         snapshots=snapshots,
         batch_rows=batch_rows,
-        heartbeat_timeout="10s",
+        # Each worker makes its table of keys in one call, which took 7 s on a machine with a load of 12.
+        heartbeat_timeout="60s",
     )
     job = flow.start(settings)
     try:
