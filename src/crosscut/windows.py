@@ -92,6 +92,10 @@ class CountWindow:
         return f"count of {self.rows}"
 
 
+WINDOWS_MAX = 100_000
+"""That a record may be in. With more, one record takes longer than a worker may be silent."""
+
+
 @dataclass(frozen=True, slots=True)
 class GlobalWindow:
     """See `global_window`."""
@@ -141,7 +145,7 @@ def tumbling(size: Duration) -> Tumbling:
 def sliding(size: Duration, *, every: Duration) -> Sliding:
     """Return windows that overlap: one of `size` begins at each multiple of `every`.
 
-    A record is in `size / every` windows, and costs as much.
+    A record is in `size / every` windows, at most 100,000, and costs as much as so many records.
 
     Args:
         size: A duration of at least a millisecond.
@@ -156,6 +160,12 @@ def sliding(size: Duration, *, every: Duration) -> Sliding:
         raise FlowError(
             f"sliding: every={every!r} is more than size={size!r}: records between two windows would be in "
             f"none; expected at most the size"
+        )
+    if (count := size_ms // every_ms) > WINDOWS_MAX:
+        raise FlowError(
+            f"sliding: size={size!r} and every={every!r} put each record into {count:,} windows, which costs "
+            f"as much as so many records; expected at most {WINDOWS_MAX:,}: let windows begin less often, or "
+            f"keep a running value in a process"
         )
     return Sliding(size_ms, every_ms)
 

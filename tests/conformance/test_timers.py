@@ -30,7 +30,7 @@ NAME = "timers"
 N1 = CheckpointId(1)
 
 KEYS = st.sampled_from(["a", "b", ("c", 1), 4, None])
-TIMES = st.integers(0, 12)
+TIMES = st.integers(-6, 6)
 STEPS = st.lists(
     st.tuples(st.sampled_from(["set", "set", "set", "set", "delete", "put off"]), KEYS, TIMES)
     | st.tuples(st.just("due"), st.none(), TIMES)

@@ -36,7 +36,7 @@ from crosscut.task.outputs import Output, build_output, pieces
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
-from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
+from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 from crosscut.wire.batches import decode_batch, encode_batch
 
 OUT = tuple(ChannelId(1, HERE, TaskId(VertexId("after"), index)) for index in range(3))
@@ -404,8 +404,17 @@ def test_the_watermark_follows_the_newest_record_at_the_distance_that_was_said()
     assert times.process(Batch([31])).watermark == 26
 
 
-def test_no_watermark_is_before_1970_since_records_get_it_as_their_timestamp() -> None:
-    assert assigner(lambda n: n, out_of_orderness_ms=100).process(Batch([20])).watermark == 0
+def test_no_watermark_is_before_the_year_1_since_records_get_it_as_their_timestamp() -> None:
+    times = assigner(lambda n: n, out_of_orderness_ms=100)
+    assert times.process(Batch([TIMESTAMP_MIN + 50])).watermark == TIMESTAMP_MIN
+    assert times.process(Batch([20])).watermark == -80
+
+
+def test_times_before_1970_are_negative() -> None:
+    last = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    assert as_timestamp(datetime.datetime(1, 1, 1, tzinfo=UTC)) == TIMESTAMP_MIN
+    assert as_timestamp(last) == -1 == as_timestamp(-1)
+    assert as_timestamp(last.replace(microsecond=999_999)) == -1, "rounded down, as later ones"
 
 
 def test_each_split_has_a_watermark_and_one_that_is_not_begun_holds_it_up() -> None:
@@ -487,14 +496,20 @@ def test_a_datetime_with_a_time_zone_is_a_timestamp() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (-1, "-1 is no timestamp: expected whole milliseconds since 1970 in UTC .* before 1970"),
+        (
+            TIMESTAMP_MIN - 1,
+            "no timestamp: expected whole milliseconds .* before the year 1",
+        ),
         (TIMESTAMP_MAX + 1, "after the year 9999: is it in microseconds or nanoseconds?"),
         (None, "there is no timestamp"),
         (1.5, "1.5 of type float is no timestamp"),
         (True, "True of type bool is no timestamp"),
         ("2024-01-01", "'2024-01-01' of type str is no timestamp"),
         (datetime.datetime(2024, 1, 1), "has no time zone"),
-        (datetime.datetime(1969, 12, 31, tzinfo=UTC), "before 1970"),
+        (
+            datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
+            "before the year 1",
+        ),
     ],
 )
 def test_what_is_no_timestamp_is_named_with_its_record(value: Any, problem: str) -> None:
@@ -506,9 +521,9 @@ def test_what_is_no_timestamp_is_named_with_its_record(value: Any, problem: str)
 
 
 def test_the_record_is_to_blame_for_what_is_no_timestamp_though_it_is_the_first() -> None:
-    """Else a job whose first record is of 1969 is started again ten times, and not three."""
+    """Else a job whose first record has none is started again ten times, and not three."""
     with pytest.raises(UserCodeError) as returned:
-        assigner(lambda record: record).process(Batch([-1]))
+        assigner(lambda record: record).process(Batch([None]))
     assert not returned.value.is_first
     with pytest.raises(UserCodeError) as raised:
         assigner(lambda record: int(record)).process(Batch(["then"]))

@@ -377,7 +377,7 @@ def test_what_a_timer_raises_names_the_operator_the_key_and_the_time() -> None:
     ("time", "problem"),
     [
         ("ctx.timestamp + 0.5", "5.5 of type float is no timestamp"),
-        ("-1", "-1 is no timestamp"),
+        ("-(10**14)", "is no timestamp: .* before the year 1"),
         ("None", "there is no timestamp"),
         ("datetime.datetime(2024, 1, 1)", "has no time zone"),
         ("2**63", "is no timestamp"),

@@ -69,6 +69,10 @@ def compiled(make: Callable[[cc.Flow], cc.Stream[Any]]) -> JobGraph:
         (lambda: cc.session(-1), "or a number of seconds, at least 1 ms"),
         (lambda: cc.session("0.5ms"), "or a number of seconds, at least 1 ms"),
         (lambda: cc.sliding("1m", every="2m"), "sliding: every='2m' is more than size='1m': records between"),
+        (
+            lambda: cc.sliding("30d", every="1s"),
+            "put each record into 2,592,000 windows",
+        ),
         (lambda: cc.sliding("1m", every=0), "sliding: every=0: expected a duration such as"),
         (lambda: cc.count_window(0), "count_window: n=0: expected a whole number, at least 1"),
         (lambda: cc.count_window(True), "count_window: n=True: expected a whole number, at least 1"),

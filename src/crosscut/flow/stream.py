@@ -265,7 +265,7 @@ class Stream(SideOutputs, Generic[Record]):
 
         Args:
             function: `function(record)` returns whole milliseconds since 1970 in UTC, or a `datetime` with a
-                time zone; not before 1970 or after 9999.
+                time zone; not before the year 1 or after 9999; negative before 1970.
             out_of_orderness: How much older than the newest one a record of the same split may be.
             idle_after: Nobody waits for a split that has had nothing to read for so long; what it gives
                 afterwards may be late. None: a split that gives nothing holds the watermark up.

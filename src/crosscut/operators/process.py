@@ -19,7 +19,7 @@ from crosscut.process_states import Cells
 from crosscut.state.expiry import UNDATED
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers, TimerTable
-from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
+from crosscut.timestamps import BEFORE_ALL_TIME, END_OF_TIME, TIMESTAMP_MAX
 from crosscut.user_metrics import Metrics
 
 TIMERS_AT_ONCE_MAX = 10_000
@@ -57,7 +57,7 @@ class Process(Operator):
         # What the next operator has been told of.
         self._passed: int | None = None
         # What it may have been told of by the task that this one goes on from.
-        self._restored = 0
+        self._restored: int | None = None
         # What is due is said turn by turn. By this processing time, as long as one lasts: the clock goes on,
         # and timers that come as fast would leave no time for anything else.
         self._turn_ms: int | None = None
@@ -91,7 +91,7 @@ class Process(Operator):
         self._to_begin = [key for key in self._process._initial_keys if owns(key)][::-1]
 
     def begin_at(self, watermark: int | None) -> None:
-        self._restored = watermark or 0
+        self._restored = watermark
 
     def process(self, batch: Batch) -> Batch:
         return self._each(batch, batch.keys, self._process.on_record)
@@ -156,7 +156,8 @@ class Process(Operator):
         # An item for each timer that may fire in this slice.
         turns = self.course.through(Batch([None] * self.course.rows_max))
         if is_event and self._event_timers is not None:
-            self._fire(turns, self._event_timers, context.watermark or 0, self._process.on_timer, made)
+            up_to = BEFORE_ALL_TIME if context.watermark is None else context.watermark
+            self._fire(turns, self._event_timers, up_to, self._process.on_timer, made)
         if self._processing_timers is not None:
             on_timer = self._process.on_processing_timer
             self._fire(turns, self._processing_timers, due_now, on_timer, made, is_event_time=False)
@@ -188,7 +189,10 @@ class Process(Operator):
         is_event_time: bool = True,
     ) -> None:
         context, results, timestamps = self._context, made.records, made.timestamps
-        passed = self._passed or 0
+        passed = _later(BEFORE_ALL_TIME, self._passed)
+        # A result of the clock, of which no event time is known, has that of 1970.
+        known = _known_later(self._passed, self._restored)
+        of_clock = 0 if known is None else known
         if self._state.main.reads_ahead:
             self._state.fetch(timers.next_keys(up_to, self.course.rows_max))
         # In this order: where there is no turn left, no timer is taken out.
@@ -197,13 +201,11 @@ class Process(Operator):
             # For whoever is next, nothing older than the watermark that it knows may come, nor anything that
             # no window has an end for.
             context.timestamp = (
-                min(max(time, passed, timers.not_before), TIMESTAMP_MAX)
-                if is_event_time
-                else max(passed, self._restored)
+                min(max(time, passed, timers.not_before), TIMESTAMP_MAX) if is_event_time else of_clock
             )
             self._calling = time, is_event_time
             if is_event_time:
-                self._event_ms = max(self._event_ms or 0, context.timestamp)
+                self._event_ms = _later(context.timestamp, self._event_ms)
             else:
                 # All that the watermark has made due has been called.
                 self._come_to_watermark()
@@ -279,7 +281,7 @@ class Process(Operator):
         # The end of all input is no time at which anything expires.
         watermark = self._context.watermark
         if watermark is not None and watermark != END_OF_TIME:
-            self._event_ms = max(self._event_ms or 0, watermark)
+            self._event_ms = _later(watermark, self._event_ms)
 
     def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:
         """See `Clocks.set_timer`; return whether it is new."""
@@ -287,8 +289,9 @@ class Process(Operator):
         said = self._passed if self._calling is None else self._context.timestamp
         if self._calling is not None and not self._calling[1]:
             # What had expired for it has not come back when that timer is called.
-            said = max(said or 0, self._event_ms or 0)
-        is_new = self._timers_of(is_event_time=is_event_time).register(key, time, said or 0)
+            said = _known_later(said, self._event_ms)
+        not_before = BEFORE_ALL_TIME if said is None else said
+        is_new = self._timers_of(is_event_time=is_event_time).register(key, time, not_before)
         if is_new and self._is_without_progress(time, is_event_time=is_event_time):
             self._set_at_once[key] += 1
             if self._set_at_once[key] > self._at_once_max:
@@ -352,3 +355,11 @@ def _is_due(timers: Timers | None, up_to: int | None) -> bool:
         return False
     next_time = timers.next_time
     return next_time is not None and next_time <= up_to
+
+
+def _later(time: int, other: int | None) -> int:
+    return time if other is None else max(time, other)
+
+
+def _known_later(one: int | None, other: int | None) -> int | None:
+    return other if one is None else _later(one, other)

@@ -9,8 +9,9 @@ from crosscut.batch import Batch
 from crosscut.errors import FlowError, InternalError
 from crosscut.operators.operator import Operator
 from crosscut.state.keyed import KeyedState
+from crosscut.timestamps import BEFORE_ALL_TIME
 
-NO_TIME = -(2**63)
+NO_TIME = BEFORE_ALL_TIME
 """The watermark before any: nothing is late."""
 
 

@@ -11,7 +11,7 @@ from crosscut.graph.specs import WatermarkHold
 from crosscut.interfaces import JSON
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.watermarks import CombinedWatermark
-from crosscut.timestamps import TIMESTAMP_MAX, as_timestamp
+from crosscut.timestamps import TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 
 _INT = {int}
 _FIRST = "the first split"
@@ -107,7 +107,7 @@ class AssignTimestamps(Operator):
             sides = {"": None if is_open else known.get("")}
         if self._hold is not None and self._hold.at_ms is not None:
             # Whoever comes next is told of it, as of any watermark that a snapshot has.
-            watermark = max(watermark or 0, self._hold.at_ms)
+            watermark = self._hold.at_ms if watermark is None else max(watermark, self._hold.at_ms)
             sides = dict.fromkeys(sides, watermark)
         self._combined = CombinedWatermark(sides, watermark, is_open=is_open)
         self._is_source = is_open or "" not in sides
@@ -219,14 +219,15 @@ class AssignTimestamps(Operator):
         if not timestamps:
             # The slice was over before the first of them.
             return Batch([])
-        if set(map(type, timestamps)) != _INT or min(timestamps) < 0 or max(timestamps) > TIMESTAMP_MAX:
+        is_plain = set(map(type, timestamps)) == _INT
+        if not is_plain or min(timestamps) < TIMESTAMP_MIN or max(timestamps) > TIMESTAMP_MAX:
             timestamps = self._converted(timestamps, batch.records)
         self.taken_count += len(batch)
         made = Batch(batch.records, batch.keys, timestamps)
         if self._hold is not None:
             return made
-        # Before 1970 nothing has happened: a watermark is a time as well.
-        watermark = max(0, max(timestamps) - self._out_of_orderness_ms)
+        # A watermark is a time as well.
+        watermark = max(TIMESTAMP_MIN, max(timestamps) - self._out_of_orderness_ms)
         self._silent_since.pop(self.origin, None)
         if self._idle_after_ms is not None:
             self._heard.add(self.origin)

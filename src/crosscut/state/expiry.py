@@ -132,7 +132,7 @@ class ExpiryByScan:
 
     @property
     def next_ms(self) -> int | None:
-        return 0 if self._scan is not None or self._next_ms is None else self._next_ms
+        return UNDATED if self._scan is not None or self._next_ms is None else self._next_ms
 
     size_bytes = 0
 

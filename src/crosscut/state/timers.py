@@ -9,6 +9,7 @@ from typing import Any
 
 from crosscut.errors import InternalError
 from crosscut.state.named import NamedTable
+from crosscut.timestamps import BEFORE_ALL_TIME
 
 ROWS_PER_STEP = 1_000
 _STALE_MIN = 1_000
@@ -19,7 +20,7 @@ HEAP_MAX = 4 * READ_AHEAD
 
 Moment = tuple[int, int]
 """A time, and a place among the timers of that time."""
-FIRST: Moment = (0, 0)
+FIRST: Moment = (BEFORE_ALL_TIME, 0)
 Entry = tuple[int, int, str, Any]
 """Time, place, what decides between timers of one place, and the key."""
 
@@ -74,7 +75,7 @@ class Timers:
         self._horizon: Moment | None = None
         self._stale_count = 0
         self._next_place = 0
-        self.not_before = 0
+        self.not_before = BEFORE_ALL_TIME
 
     def __len__(self) -> int:
         return len(self._table)
@@ -120,7 +121,7 @@ class Timers:
         """Return the times at which `key` has timers, in order."""
         return sorted(self._table.names(key))
 
-    def register(self, key: Any, time: int, not_before: int = 0) -> bool:
+    def register(self, key: Any, time: int, not_before: int = BEFORE_ALL_TIME) -> bool:
         """Set a timer; return False, and change nothing, if `key` has one at that time.
 
         Args:
@@ -196,5 +197,5 @@ class Timers:
 def place_of(value: Any) -> tuple[int, int]:
     """Return place and `not_before` of what the table has of a timer; a place that none has, if nothing."""
     if value is None:
-        return -1, 0
-    return value if type(value) is tuple else (value, 0)
+        return -1, BEFORE_ALL_TIME
+    return value if type(value) is tuple else (value, BEFORE_ALL_TIME)

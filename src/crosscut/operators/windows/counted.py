@@ -25,8 +25,8 @@ class _Span(NamedTuple):
 
     Attributes:
         news: How many have come since something was said.
-        start: The time of the earliest; 0 if they have none.
-        end: One more than that of the latest; 0 likewise.
+        start: The time of the earliest; 0, and `end` too, if they have none.
+        end: One more than that of the latest.
     """
 
     news: int
@@ -68,7 +68,8 @@ class CountedWindows(WindowOperator):
                 value = folding.add(value, record)
                 news += 1
                 if time is not None:
-                    start, end = min(start, time) if end else time, max(end, time + 1)
+                    is_first = start == end
+                    start, end = (time, time + 1) if is_first else (min(start, time), max(end, time + 1))
                 is_due = news == rows
                 if is_due:
                     results = self._results(key, start, end, value, is_last=self._is_count)

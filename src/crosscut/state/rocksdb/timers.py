@@ -20,7 +20,9 @@ from crosscut.state.rocksdb.rows import RowIds
 from crosscut.state.rocksdb.table import RocksNamedTable, StoredNamedRows
 from crosscut.state.timers import Entry, Moment, TimerTable, place_of
 
-_MOMENT = struct.Struct(">QQ")
+_MOMENT = struct.Struct(">qQ")
+_NEGATIVE = b"\x80"
+"""The first byte of the times before 1970, as complements; they stand after all others."""
 _ROW_AT = 1 + _MOMENT.size
 
 Change = tuple[bytes, bytes | None]
@@ -70,10 +72,14 @@ class StoredTimers(StoredNamedRows):
 
     def upcoming(self, start: Moment) -> Iterator[tuple[Moment, Any, bytes]]:
         """Yield timers in order, with row and value, as they are now."""
-        first = self.index + _MOMENT.pack(*start)
-        for data, value in self._database().between(first, after(self.index)):
-            time, place = _MOMENT.unpack_from(data, 1)
-            yield (time, place), self.ids.decoded(data[_ROW_AT:]), value
+        first, negative = self.index + _MOMENT.pack(*start), self.index + _NEGATIVE
+        ranges = [(first, negative)]
+        if start[0] < 0:
+            ranges = [(first, after(self.index)), (self.index, negative)]
+        for begin, end in ranges:
+            for data, value in self._database().between(begin, end):
+                time, place = _MOMENT.unpack_from(data, 1)
+                yield (time, place), self.ids.decoded(data[_ROW_AT:]), value
 
     def remember(self, values: dict[Any, bytes]) -> None:
         """Keep at hand what was read of the index: timers are asked for when their time has come."""
