@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import crosscut as cc
+from crosscut.connectors.kafka import registry as registry_module
 from crosscut.connectors.kafka.records import Message, SchemaUnavailable
 from crosscut.errors import ConnectorError
 from crosscut.testing.schema_registry import SchemaRegistryServer
@@ -134,3 +139,98 @@ def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
     with pytest.raises(ConnectorError, match="has a password in it") as found:
         cc.kafka.SchemaRegistry("http://me:hunter2@localhost:8081")
     assert "hunter2" not in str(found.value)
+
+
+class Misbehaving:
+    """A server of HTTP that answers with what it is told to, in pieces, and notes what it is asked."""
+
+    def __init__(self, *pieces: bytes, pause_s: float = 0.0) -> None:
+        self.asked = b""
+        self._pieces, self._pause_s = pieces, pause_s
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Misbehaving:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = self._listening.accept()[0]
+                with connection, suppress(OSError):
+                    self.asked += connection.recv(65_536)
+                    for piece in itertools.chain(self._pieces):
+                        connection.sendall(piece)
+                        if self._is_over.wait(self._pause_s):
+                            return
+
+
+def test_a_redirect_is_not_followed_and_nobody_else_gets_the_password(server: SchemaRegistryServer) -> None:
+    """D36, P8."""
+    with Misbehaving(b"") as thief:
+        head = f"HTTP/1.1 307 Go\r\nLocation: {thief.url}/schemas/ids/1\r\nContent-Length: 0\r\n\r\n"
+        with Misbehaving(head.encode()) as registry:
+            schemas = cc.kafka.SchemaRegistry(registry.url, auth="me:secret")
+            with pytest.raises(SchemaUnavailable, match=r"307, a redirect to .* is not followed"):
+                schemas.schema(1)
+            assert b"Authorization" in registry.asked
+        assert thief.asked == b""
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_registry_that_never_comes_to_an_end_has_one_deadline(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: slow for ever, in the head and in the body: each byte comes well before a time-out of reads."""
+    monkeypatch.setattr(registry_module, "TIMEOUT_S", 0.5)
+    message = r"does not answer: no whole answer within 0\.5 s"
+    with (
+        Misbehaving(head, *[b"x"] * 10_000, pause_s=0.05) as slow,
+        pytest.raises(SchemaUnavailable, match=message),
+    ):
+        cc.kafka.SchemaRegistry(slow.url).schema(1)
+
+
+def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8."""
+    monkeypatch.setattr(registry_module, "ANSWER_BYTES_MAX", 100_000)
+    with (
+        Misbehaving(b"HTTP/1.1 200 OK\r\n\r\n", *[b" " * 65_536] * 10_000) as endless,
+        pytest.raises(SchemaUnavailable, match="with more than 100000 bytes"),
+    ):
+        cc.kafka.SchemaRegistry(endless.url).schema(1)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"<html>", "something else than JSON"),
+        (b"[" * 100_000, "something else than JSON"),
+        (b"[]", "without 'schema'"),
+        (b'{"schema": 7}', "without 'schema'"),
+    ],
+)
+def test_an_answer_that_is_no_schema_is_an_error(body: bytes, message: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with Misbehaving(head, body) as other, pytest.raises(SchemaUnavailable, match=message):
+        cc.kafka.SchemaRegistry(other.url).schema(1)
+
+
+def test_a_bomb_in_a_topic_is_malformed(
+    server: SchemaRegistryServer, registry: cc.kafka.SchemaRegistry
+) -> None:
+    """D32, by way of a source's decoder."""
+    schema = {"type": "array", "items": "null"}
+    value = registry.avro_encoder("nulls-value", schema)([])
+    assert value is not None and registry.avro()(message(value)) == []
+    with pytest.raises(ValueError, match="items, and 1 bytes are left"):
+        registry.avro()(message(value[:5] + b"\xfe\xff\xff\xff\x0f\0"))

@@ -14,17 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any, TypeVar
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import Request, urlopen
 
+from crosscut.connectors.bounded_request import answer_to
 from crosscut.connectors.extras import required
+from crosscut.connectors.kafka.avro import ValueCheck, check_depth
 from crosscut.connectors.kafka.records import Message, SchemaUnavailable
 from crosscut.connectors.secrets import Environment
 from crosscut.errors import ConnectorError
 
 TIMEOUT_S = 5.0
-"""For one answer of the registry: a task stands still meanwhile, once for each schema."""
+"""For one answer of the registry, all of it: a task stands still meanwhile, once for each schema."""
+
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+"""Of one answer: schemas are some kilobytes."""
 
 _HEAD = struct.Struct(">bI")
 _MAGIC = 0
@@ -108,7 +111,7 @@ class SchemaRegistry:
             SchemaUnavailable: The registry does not answer, or has none of that id.
         """
         if schema_id not in self._found:
-            self._found[schema_id] = self._asked(f"schemas/ids/{schema_id}")["schema"]
+            self._found[schema_id] = self._asked(f"schemas/ids/{schema_id}", "schema", str)
         found: str = self._found[schema_id]
         return found
 
@@ -121,11 +124,11 @@ class SchemaRegistry:
         key = (subject, schema)
         if key not in self._found:
             body = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
-            self._found[key] = self._asked(f"subjects/{quote(subject, safe='')}/versions", body)["id"]
+            self._found[key] = self._asked(f"subjects/{quote(subject, safe='')}/versions", "id", int, body)
         found: int = self._found[key]
         return found
 
-    def _asked(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _asked(self, path: str, wanted: str, of: type, body: dict[str, Any] | None = None) -> Any:
         url = f"{self.url.rstrip('/')}/{path}"
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
@@ -133,16 +136,37 @@ class SchemaRegistry:
             auth = self.auth.value() if isinstance(self.auth, Environment) else self.auth
             headers["Authorization"] = "Basic " + base64.b64encode(auth.encode()).decode()
         try:
-            with urlopen(Request(url, data, headers), timeout=TIMEOUT_S) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except HTTPError as error:
-            said = error.read(500).decode(errors="replace")
-            raise SchemaUnavailable(
-                f"the schema registry refuses {path} of {self.url}: {error.code} {said}"
-            ) from error
-        except (URLError, HTTPException, OSError, ValueError) as error:
+            answer = answer_to(
+                url, headers=headers, body=data, timeout_s=TIMEOUT_S, bytes_max=ANSWER_BYTES_MAX
+            )
+        except (HTTPException, OSError, ValueError) as error:
             raise SchemaUnavailable(f"the schema registry at {self.url} does not answer: {error}") from error
+        said = answer.body[:500].decode(errors="replace")
+        if answer.location:
+            raise SchemaUnavailable(
+                f"the schema registry at {self.url} answers {path} with {answer.status}, a redirect to "
+                f"{answer.location[:200]!r}, which is not followed, since that server would be told the "
+                f"password: give its address as url if it is the right one"
+            )
+        if answer.status != 200:
+            raise SchemaUnavailable(
+                f"the schema registry refuses {path} of {self.url}: {answer.status} {said}"
+            )
+        if not answer.is_whole:
+            raise SchemaUnavailable(
+                f"the schema registry at {self.url} answers {path} with more than {ANSWER_BYTES_MAX} bytes"
+            )
+        try:
+            found = json.loads(answer.body)
+        except (ValueError, RecursionError) as error:
+            raise SchemaUnavailable(
+                f"the schema registry at {self.url} answers {path} with something else than JSON: {said!r}"
+            ) from error
+        if not isinstance(found, dict) or not isinstance(found.get(wanted), of):
+            raise SchemaUnavailable(
+                f"the schema registry at {self.url} answers {path} without {wanted!r}: {said!r}"
+            )
+        return found[wanted]
 
 
 def _split(value: bytes) -> tuple[int, memoryview]:
@@ -167,9 +191,28 @@ class _AvroDecoder:
             return None
         schema_id, data = _split(message.value)
         fastavro = required("fastavro", "avro")
-        if schema_id not in self._parsed:
-            self._parsed[schema_id] = fastavro.parse_schema(json.loads(self._registry.schema(schema_id)))
-        return fastavro.schemaless_reader(io.BytesIO(data), self._parsed[schema_id], None)
+        found = self._parsed.get(schema_id)
+        if found is None:
+            schema = _loaded(self._registry.schema(schema_id), schema_id)
+            parsed = fastavro.parse_schema(schema)
+            found = self._parsed[schema_id] = parsed, ValueCheck(parsed)
+        parsed, check = found
+        check(data)
+        return fastavro.schemaless_reader(io.BytesIO(data), parsed, None)
+
+
+def _loaded(text: str, schema_id: int) -> Any:
+    """Return a schema as JSON that may be parsed.
+
+    Raises:
+        ValueError: It is nested too deeply, or no JSON.
+    """
+    try:
+        schema = json.loads(text)
+        check_depth(schema)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"schema {schema_id} can't be used: {error}") from error
+    return schema
 
 
 class _AvroEncoder:
