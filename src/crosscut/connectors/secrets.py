@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from crosscut.errors import ConnectorError
+from crosscut.urls import shown_url
 
-_SECRET = re.compile(r"passw|secret|token|credential|sasl\.jaas|private|\.pem$|api[._-]?key", re.IGNORECASE)
+_PUBLIC = re.compile(
+    r"(kafka\.)?bootstrap\.servers|topics?|subscribe(pattern)?|assign|(group|client|transactional)\.id|acks"
+    r"|auto\.offset\.reset|(starting|ending)(offsets|timestamp|version)\w*|compression\.\w+|isolation\.level"
+    r"|security\.protocol|sasl\.mechanisms?|[\w.]+\.(ms|bytes|messages|kbytes|records)|path|paths|format|sep"
+    r"|header|encoding|multiline|mode|rowspersecond|rowsperbatch|numpartitions|rampuptime|max\w*|min\w*"
+    r"|latestfirst|recursivefilelookup|failondataloss|include\w+|host|port|table|tablename|dbtable|database"
+    r"|namespace|collection|stream|subject|type|uri|url|warehouse|py-io-impl|\w+[.-]region|region|name"
+    r"|parallelism|count|first|last|start|end|limit|interval|rows|batch\w*|seed|number\w*|width",
+    re.IGNORECASE,
+)
+"""Options whose values may be shown. Of all others, nobody knows whether they hold a secret."""
 
 HIDDEN = "***"
 
@@ -57,8 +68,18 @@ def revealed(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def shown(options: Mapping[str, object]) -> dict[str, object]:
-    """Return `options` as people may see them: without the values of those that look like secrets."""
+    """Return `options` as people may see them: only the values of those that are known to hold no secret."""
     return {
-        k: f"${v.variable}" if isinstance(v, Environment) else HIDDEN if _SECRET.search(k) else v
+        k: f"${v.variable}" if isinstance(v, Environment) else v if is_public(k) else HIDDEN
         for k, v in options.items()
     }
+
+
+def is_public(name: str) -> bool:
+    """Return whether the value of an option may be shown; in a URL, its credentials may not."""
+    return _PUBLIC.fullmatch(name) is not None
+
+
+def described(options: Iterable[tuple[str, str]]) -> str:
+    """Return those options of a data source as text that may be shown."""
+    return ", ".join(f"{name}={shown_url(value)}" for name, value in options if is_public(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -11,12 +10,11 @@ from pyspark import SparkContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.types import StructType
 
+from crosscut.connectors.secrets import described
 from crosscut.errors import ConnectorError, CrosscutError
-from crosscut.urls import shown_url
 
 Result = TypeVar("Result")
 
-_SECRET = re.compile(r"pass|secret|token|key|credential|auth", re.IGNORECASE)
 _DESCRIBED_MAX = 900
 
 
@@ -86,11 +84,8 @@ class DataSourceOf:
             ) from error
 
     def describe(self) -> str:
-        """Return the data source and its options, but for what looks like a secret."""
-        options = ", ".join(
-            f"{name}={shown_url(value)}" for name, value in self.options if not _SECRET.search(name)
-        )
-        return f"{self.name}({options})".replace("\n", " ")[:_DESCRIBED_MAX]
+        """Return the data source and its options; values only of those that are known to hold no secret."""
+        return f"{self.name}({described(self.options)})".replace("\n", " ")[:_DESCRIBED_MAX]
 
 
 def data_source_of(

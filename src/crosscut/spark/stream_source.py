@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.secrets import described
 from crosscut.connectors.staged_rows import StagedRows, split_of
 from crosscut.durations import Duration, duration_ms
 from crosscut.dynamic_source import Discovered, DynamicSource
@@ -49,7 +50,6 @@ AHEAD_MAX = 16
 BATCHES_AT_A_TIME = 8
 _LOOK_S = 0.1
 _ENTRY = re.compile(r"batches/(\d+)\.json")
-_SECRET = re.compile(r"pass|secret|token|key|credential|auth|jaas", re.IGNORECASE)
 _LOG = logging.getLogger("crosscut")
 
 
@@ -161,10 +161,7 @@ class StreamSource(DynamicSource[Any]):
 
     def describe(self) -> str:
         """Return format and options."""
-        options = ", ".join(
-            f"{name}={shown_url(value)}" for name, value in self._reading.options if not _SECRET.search(name)
-        )
-        return f"stream {self._reading.format}({options})".replace("\n", " ")[:900]
+        return f"stream {self._reading.format}({described(self._reading.options)})".replace("\n", " ")[:900]
 
     # Found on the driver.
 

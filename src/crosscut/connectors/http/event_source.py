@@ -13,12 +13,11 @@ from typing import Any, Literal
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.event_stream import Event, EventParser
-from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library
+from crosscut.connectors.http.requests import Address, Headers, checked_headers, checked_url, library
 from crosscut.connectors.json_decoding import checked_depth
-from crosscut.connectors.secrets import revealed
+from crosscut.connectors.secrets import Environment, revealed
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, Source, Split, SplitReader
-from crosscut.urls import Redaction
 
 CONNECT_TIMEOUT_S = 15.0
 SILENCE_S = 120.0
@@ -34,7 +33,7 @@ _log = logging.getLogger("crosscut.http")
 
 
 def events(
-    url: str,
+    url: str | Environment,
     *,
     replays: bool,
     decode: Literal["text", "json", "event"] | Callable[[Event], Any] = "text",
@@ -49,7 +48,8 @@ def events(
     The source ends when the server answers 204, as the standard has it.
 
     Args:
-        url: Of the stream.
+        url: Of the stream. A path is shown to people; of a URL with a secret in it make
+            `crosscut.environment("NAME")`.
         replays: See above. It is taken at your word; each event must have an id of its own then.
         decode: What records are: the data of an event as "text" or "json", the "event" as a
             `crosscut.http.Event`, or a function of one.
@@ -73,13 +73,13 @@ def events(
 class HttpEvents(Source):
     """See `events`."""
 
-    url: str
+    url: str | Environment
     replays: bool
     decode: Literal["text", "json", "event"] | Callable[[Event], Any]
     headers: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return f"crosscut.http.events({Redaction(self.url).url!r})"
+        return f"crosscut.http.events({Address(self.url).shown!r})"
 
     @property
     def is_replayable(self) -> bool:
@@ -88,11 +88,12 @@ class HttpEvents(Source):
 
     def describe(self) -> str:
         """Return the URL, without secrets."""
-        return f"events of {Redaction(self.url).url}"
+        return f"events of {Address(self.url).shown}"
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Return the only one: nothing is asked yet."""
         required("httpx", "http")
+        Address(self.url).value()
         return [Split("events", "")]
 
     def reader(self, split: Split, position: JSON) -> SplitReader:
@@ -131,7 +132,8 @@ class _EventReader(ReaderAhead[Any]):
         super().__init__(last_id)
         self._source = source
         self._last_id = last_id
-        self._redacted = Redaction(source.url)
+        self._address = Address(source.url)
+        self._redacted = self._address.redacted
         self._was_answered = False
 
     async def fill(self) -> None:
@@ -166,7 +168,7 @@ class _EventReader(ReaderAhead[Any]):
         headers = {**revealed(source.headers), "Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self._last_id:
             headers["Last-Event-ID"] = self._last_id.encode()
-        async with client.stream("GET", source.url, headers=headers) as response:
+        async with client.stream("GET", self._address.value(), headers=headers) as response:
             if response.status_code == 204:
                 return True
             if response.status_code in (429, 500, 502, 503, 504):

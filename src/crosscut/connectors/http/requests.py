@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import HIDDEN, Environment, revealed
 from crosscut.errors import ConnectorError
-from crosscut.urls import shown_url
+from crosscut.urls import Redaction, shown_url
 
 Headers = Mapping[str, "str | Environment"]
 
@@ -42,20 +42,58 @@ def without_values(text: str, headers: Headers) -> str:
     return text
 
 
-def checked_url(url: object) -> str:
-    """Return `url` if it is one of HTTP.
+class Address:
+    """The URL of a service; one that stands in the environment is read where it is used.
+
+    Attributes:
+        shown: As people may see it.
+    """
+
+    def __init__(self, url: str | Environment) -> None:
+        self._url = url
+        self.shown = f"${url.variable}" if isinstance(url, Environment) else Redaction(url).url
+
+    def value(self) -> str:
+        """Return the URL.
+
+        Raises:
+            ConnectorError: The variable is not set here, or holds no URL.
+        """
+        if not isinstance(self._url, Environment):
+            return self._url
+        found = self._url.value()
+        if not _is_http(found):
+            raise ConnectorError(f"the environment variable {self._url.variable} holds no URL of HTTP")
+        return found
+
+    def redacted(self, text: str) -> str:
+        """Return what others say, without what must not be shown of the URL."""
+        if not isinstance(self._url, Environment):
+            return Redaction(self._url)(text)
+        found = self.value()
+        parts = urlsplit(found)
+        for piece in (found, parts.netloc, f"{parts.path}?{parts.query}", parts.path, parts.query):
+            if len(piece) >= _SECRET_BYTES_MIN:
+                text = text.replace(piece, self.shown)
+        return text
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def checked_url(url: object) -> str | Environment:
+    """Return `url` if it is one of HTTP, or stands in the environment.
 
     Raises:
         ConnectorError: It is not.
     """
-    if isinstance(url, str):
-        try:
-            parts = urlsplit(url)
-            if parts.scheme in ("http", "https") and parts.hostname:
-                return url
-        except ValueError:
-            # Said below, in words.
-            pass
+    if isinstance(url, Environment) or (isinstance(url, str) and _is_http(url)):
+        return url
     shown = shown_url(url) if isinstance(url, str) else repr(url)
     raise ConnectorError(f"url={shown}: expected one such as 'https://example.com/events'")
 

@@ -9,20 +9,26 @@ from reprlib import repr as shortened
 from typing import Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.http.requests import Headers, checked_headers, checked_url, library, without_values
+from crosscut.connectors.http.requests import (
+    Address,
+    Headers,
+    checked_headers,
+    checked_url,
+    library,
+    without_values,
+)
 from crosscut.connectors.json_decoding import json_value
 from crosscut.connectors.json_values import dumped
 from crosscut.connectors.rows import checked_row
-from crosscut.connectors.secrets import revealed
+from crosscut.connectors.secrets import Environment, revealed
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
-from crosscut.urls import Redaction
 
 
 def sink(
-    url: str,
+    url: str | Environment,
     *,
     honours_keys: bool,
     value: Callable[[Any], Any] | None = None,
@@ -42,7 +48,8 @@ def sink(
     A receiver must remember keys for as long as a job may stand still before it goes on.
 
     Args:
-        url: Where to post. What is not answered with 2xx has failed, and is tried again.
+        url: Where to post. What is not answered with 2xx has failed, and is tried again. A path is shown to
+            people and kept in the job log; of a URL with a secret in it make `crosscut.environment("NAME")`.
         honours_keys: See above. It is taken at your word.
         value: Takes a record, returns what becomes JSON. Default: the record itself.
         batch_records: How many records a request has at most, as a JSON array. 1: each has a request of its
@@ -79,7 +86,7 @@ def sink(
 class HttpSink(Sink):
     """See `sink`."""
 
-    url: str
+    url: str | Environment
     honours_keys: bool
     value: Callable[[Any], Any] | None
     batch_records: int
@@ -88,7 +95,7 @@ class HttpSink(Sink):
     timeout_ms: float
 
     def __repr__(self) -> str:
-        return f"crosscut.http.sink({Redaction(self.url).url!r})"
+        return f"crosscut.http.sink({Address(self.url).shown!r})"
 
     @property
     def guarantee(self) -> Guarantee:
@@ -97,12 +104,13 @@ class HttpSink(Sink):
 
     def describe(self) -> str:
         """Return the URL, without secrets."""
-        return f"posts to {Redaction(self.url).url}"
+        return f"posts to {Address(self.url).shown}"
 
     def check(self) -> None:
         """Raise ConnectorError if the library or a secret is missing; nothing is posted."""
         required("httpx", "http")
         revealed(self.headers)
+        Address(self.url).value()
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
@@ -113,7 +121,8 @@ class _HttpWriter(SinkWriter):
     def __init__(self, sink: HttpSink, context: SinkContext) -> None:
         self._sink = sink
         self._context = context
-        self._redacted = Redaction(sink.url)
+        self._address = Address(sink.url)
+        self._redacted = self._address.redacted
         self._open: list[bytes] = []
         self._committed = CheckpointId(0)
         # Of the checkpoint that is being posted: so many of its requests have been answered.
@@ -194,7 +203,7 @@ class _HttpWriter(SinkWriter):
         if self._client is None:
             self._client = httpx.Client(timeout=sink.timeout_ms / 1_000)
         try:
-            answer = self._client.post(sink.url, content=body, headers=headers)
+            answer = self._client.post(self._address.value(), content=body, headers=headers)
         except httpx.HTTPError as error:
             text = self._redacted(f"{type(error).__name__}: {error}")
             raise ConnectorError(f"{sink.describe()}: request {key} has no answer: {text}") from None
