@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import readable
 import theirs
-from jobs import DEADLINE_S, until
+from jobs import DEADLINE_S, children_of, until
+
+from crosscut.savepoints.manifest import check, opened
+from crosscut.store.log_key import VARIABLE
 
 NOBODY = 65534
 
@@ -57,6 +63,46 @@ def test_another_user_can_read_no_file_of_a_running_job_but_its_output(place: Pa
         if job.stdout is not None:
             job.stdout.close()
     until(lambda: not list(temporary.glob("crosscut-spark-*")), "Spark's directories to be removed")
+
+
+def test_a_job_is_stopped_from_another_terminal_and_its_processes_have_no_key(place: Path) -> None:
+    """S8: neither the JVM nor a worker has the key of the job log in its environment."""
+    key = secrets.token_hex(32)
+    environment = {**os.environ, "TMPDIR": str(place), VARIABLE: key}
+    job = subprocess.Popen(
+        [sys.executable, readable.__file__, str(place), "continuous"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert job.stdout is not None
+        lines = (line.strip() for line in job.stdout)
+        assert any(line.isdecimal() and int(line) >= 2 for line in lines), "the job has ended"
+        family = children_of(job.pid)
+        assert len(family) >= 3
+        for pid in family:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                assert key.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert key.encode() in Path(f"/proc/{job.pid}/environ").read_bytes()
+        command = [sys.executable, "-m", "crosscut", "savepoint", str(place / "checkpoints"), "saved"]
+        how: dict[str, Any] = {"env": environment, "capture_output": True, "text": True, "check": True}
+        said = subprocess.run(command, cwd=place, timeout=DEADLINE_S, **how)
+        assert str(place / "saved") in said.stdout
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(VARIABLE, key)
+            check(opened(place / "saved"))
+        command = [sys.executable, "-m", "crosscut", "stop", str(place / "checkpoints")]
+        said = subprocess.run(command, timeout=DEADLINE_S, **how)
+        assert said.stdout.endswith("the job has ended: stopped\n")
+        assert job.wait(DEADLINE_S) == 0
+        assert not (place / "checkpoints" / "page.json").exists()
+    finally:
+        job.kill()
+        job.wait(DEADLINE_S)
+        if job.stdout is not None:
+            job.stdout.close()
+    until(lambda: not list(place.glob("crosscut-spark-*")), "Spark's directories to be removed")
 
 
 def files_below(place: Path) -> list[Path]:

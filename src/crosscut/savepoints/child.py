@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -115,6 +116,8 @@ def answered(request: BinaryIO) -> dict[str, Any]:
 
 def main() -> None:
     """Answer one request from standard input on standard output."""
+    # Ctrl-C in a terminal is for the program, which may write a last savepoint because of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.dup(1)
     # What user code prints is no answer.
     os.dup2(2, 1)

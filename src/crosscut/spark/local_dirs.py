@@ -96,9 +96,10 @@ def open_local_dirs(context: SparkContext) -> list[str]:
     conf = context.getConf()
     if context._jvm is None or (conf.get("spark.io.encryption.enabled", None) or "").lower() == "true":
         return []
-    # A directory that the JVM has made shows what its umask lets others do.
-    if not os.stat(context._temp_dir).st_mode & stat.S_IXOTH:
-        return []
+    with suppress(FileNotFoundError):
+        # A directory that the JVM has made shows what its umask lets others do.
+        if not os.stat(context._temp_dir).st_mode & stat.S_IXOTH:
+            return []
     roots = context._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())
     return [path for path in map(str, roots) if is_open(path, os.lstat)]
 
