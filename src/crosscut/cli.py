@@ -327,7 +327,7 @@ def compact(directory: str, target_bytes: int, older_than: Duration, csv_header:
 
     found = merged(directory, target_bytes=target_bytes, older_than=older_than, csv_header=csv_header)
     for one in found:
-        click.echo(f"{one.path}  {len(one.replaced)} files, {one.size_bytes} bytes")
+        click.echo(f"{escaped(one.path)}  {len(one.replaced)} files, {one.size_bytes} bytes")
     if not found:
         click.echo("nothing to merge")
 
@@ -374,7 +374,7 @@ def verify_checkpoint(path: str) -> None:
     """Read all of a savepoint, or of the newest checkpoint in a directory (DIRECTORY@7: of checkpoint 7)."""
     from crosscut.terminal.savepoints import verified
 
-    click.echo(verified(path))
+    click.echo(escaped(verified(path)))
 
 
 @checkpoints.command(name="diff")

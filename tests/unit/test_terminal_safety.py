@@ -15,6 +15,7 @@ from rich.text import Text
 from crosscut.connectors.printing import printing
 from crosscut.errors import StoreError
 from crosscut.logs import TextLogFormatter
+from crosscut.net.causes import failure_cause
 from crosscut.terminal.links import page_for_terminal
 from crosscut.terminal.view import LineView, make_console
 from crosscut.testing.sinks import open_writer, permit, stage
@@ -42,6 +43,13 @@ def test_a_log_line_writes_them_out() -> None:
     record = logging.LogRecord("crosscut", logging.INFO, "", 1, "record %s\nnext", (ORDER,), None)
     text = TextLogFormatter().format(record)
     assert text.endswith(f"record {WRITTEN}\nnext")
+
+
+def test_what_a_job_failed_of_writes_them_out() -> None:
+    cause = failure_cause(ValueError(ORDER))
+    assert cause.message == WRITTEN
+    assert "\x1b" not in cause.traceback
+    assert "ValueError" in cause.traceback
 
 
 def test_a_printed_record_writes_them_out(capsys: pytest.CaptureFixture[str]) -> None:

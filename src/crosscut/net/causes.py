@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError, UserCodeError
 from crosscut.protocol.messages import FailureCause
+from crosscut.shown import escaped
 
 CAUSE_CHARS_MAX = 64_000
 """Of a message or traceback; a failure has to fit into one message to the coordinator."""
 
 
 def failure_cause(error: BaseException) -> FailureCause:
-    """Return `error` as text that can be sent to the driver."""
+    """Return `error` as text that can be sent to the driver, and be shown on a terminal."""
+    cause = _cause(error)
+    return replace(
+        cause,
+        message=escaped(cause.message)[:CAUSE_CHARS_MAX],
+        record=escaped(cause.record)[:CAUSE_CHARS_MAX],
+        traceback=escaped(cause.traceback)[-CAUSE_CHARS_MAX:],
+    )
+
+
+def _cause(error: BaseException) -> FailureCause:
     if isinstance(error, UserCodeError):
         return FailureCause(
             kind=type(error.__cause__).__name__ if error.__cause__ else "UserCodeError",
