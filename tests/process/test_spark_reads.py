@@ -15,6 +15,7 @@ from pyspark.sql.types import Row, StructType
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, FlowError
+from crosscut.store.log_key import VARIABLE
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
@@ -150,3 +151,28 @@ def test_what_is_asked_for_wrongly_is_said_at_once(session: SparkSession, tmp_pa
     with pytest.raises(ConnectorError, match="is no DDL"):
         cc.spark.table(tmp_path, "a INT INT")
     assert isinstance(cc.spark.table(tmp_path, StructType.fromDDL("a INT")), cc.Sink)
+
+
+def test_what_a_job_with_a_key_has_is_read_by_spark_only_if_it_was_signed(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8: Spark's planner has no key; it asks the process that has registered the data source."""
+    for name, key in (("unsigned", None), ("signed", "k" * 32), ("forged", "o" * 32)):
+        if key is not None:
+            monkeypatch.setenv(VARIABLE, key)
+        flow = cc.Flow("signed")
+        counts = flow.source(cc.items([1, 2, 1])).key_by(lambda one: one).count().named("counts")
+        counts.sink(cc.files.jsonl(tmp_path / name / "out")).named("lines")
+        flow.start(settings(tmp_path / name), spark=session).wait()
+    monkeypatch.setenv(VARIABLE, "k" * 32)
+    cc.spark.register(session)
+    try:
+        for uid, count in (("counts", 2), ("lines", 3)):
+            reader = session.read.format("crosscut").option("uid", uid)
+            assert reader.load(str(tmp_path / "signed" / "checkpoints")).count() == count
+            for name in ("unsigned", "forged"):
+                with pytest.raises(AnalysisException, match="key"):
+                    reader.load(str(tmp_path / name / "checkpoints")).count()
+    finally:
+        monkeypatch.delenv(VARIABLE)
+        cc.spark.register(session)
