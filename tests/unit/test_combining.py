@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tests.unit.endless import Goes
 
 import crosscut as cc
 from crosscut.batch import Batch
+from crosscut.errors import FlowError
 from crosscut.graph import combining as rule
 from crosscut.graph.combining import combined
 from crosscut.graph.identity import identity_of
@@ -465,3 +467,56 @@ def test_combining_beside_records_under_way_is_found(tmp_path: Path, monkeypatch
     live, out = begun_with_a_record_under_way("count", tmp_path)
     outcome = ran(live, tmp_path / "live").outcome
     assert outcome == "failed" or shown(out) != expected("count", [*RECORDS, ("key-1", 1_000)])
+
+
+class Sum:
+    """Compared by identity."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+def joined(one: Sum, other: Sum) -> Sum:
+    one.total += other.total
+    return one
+
+
+NEUTRAL: list[tuple[Any, Callable[[Any, Any], Any]]] = [
+    (0, int.__add__),
+    (list, list.__add__),
+    (float("-inf"), max),
+    (lambda: float("nan"), lambda one, other: other),
+    (lambda: {"count": 0, "names": set()}, lambda one, other: one | other),
+    (Sum, joined),
+]
+
+
+@pytest.mark.parametrize(("initial", "merge"), NEUTRAL)
+def test_accumulators_of_no_records_merge_to_one_of_no_records(
+    initial: Any, merge: Callable[[Any, Any], Any]
+) -> None:
+    keyed = cc.Flow("f").source(cc.items([1])).key_by(str)
+    keyed.aggregate(initial, lambda one, record: one, emit="final", merge=merge)
+
+
+@pytest.mark.parametrize(
+    ("initial", "merge", "said"),
+    [
+        (
+            100,
+            int.__add__,
+            "merge(initial, initial) is 200 of type int, expected 100 of type int: records are folded",
+        ),
+        (lambda: [1], list.__add__, "merge(initial, initial) is [1, 1] of type list, expected [1]"),
+        (None, int.__add__, "merge(initial, initial) raised TypeError"),
+    ],
+)
+def test_an_initial_value_that_counts_in_each_part_is_refused(
+    initial: Any, merge: Callable[[Any, Any], Any], said: str
+) -> None:
+    keyed = cc.Flow("f").source(cc.items([1])).key_by(str)
+    with pytest.raises(FlowError, match=re.escape(said)):
+        keyed.aggregate(initial, lambda one, record: one, merge=merge)
+    windows = cc.Flow("f").source(cc.items([1])).assign_timestamps(int).key_by(str).window(cc.session("1s"))
+    with pytest.raises(FlowError, match=re.escape(said)):
+        windows.aggregate(initial, lambda one, record: one, merge=merge)

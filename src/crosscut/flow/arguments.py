@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle  # noqa: S403 - written, to compare
 from collections.abc import Callable
 from functools import partial
 from inspect import iscoroutinefunction, isgeneratorfunction
@@ -93,6 +94,47 @@ def initial_value(draft: Draft, kind: str, initial: Any) -> Callable[[], Any]:
         f"number, str, bytes, None, a tuple or frozenset of those, or a function that makes a "
         f"new accumulator for each key, such as initial=list or initial=lambda: [0, 0]",
     )
+
+
+def check_neutral(
+    draft: Draft, kind: str, initial: Callable[[], Any], merge: Callable[[Any, Any], Any]
+) -> None:
+    """Refuse a `merge` that finds something in accumulators of no records: more parts would count it more.
+
+    Raises:
+        FlowError: It does, or it can't merge these.
+    """
+    try:
+        merged = merge(initial(), initial())
+    except Exception as error:
+        raise flow_error(
+            draft,
+            kind,
+            f"merge(initial, initial) raised {type(error).__name__}: {error}; records are folded in parts, "
+            f"each of which is merged with initial: that has to return the part",
+        ) from error
+    expected = initial()
+    if not _are_alike(merged, expected):
+        raise flow_error(
+            draft,
+            kind,
+            f"merge(initial, initial) is {shown(merged)}, expected {shown(expected)}: records are folded in "
+            f"parts, each of which begins with initial, so it would count once for each part. Begin with a "
+            f"value that changes nothing (0 for a sum), and add what is to be there once in result",
+        )
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Tell whether two accumulators hold the same; what can't be compared is taken for the same."""
+    try:
+        if (one == other) is True or pickle.dumps(one) == pickle.dumps(other):
+            return True
+        if type(one) is type(other) and getattr(type(one), "__eq__", None) is object.__eq__:
+            # By identity: pickle may have found parts of them in another order.
+            return bool(vars(one) == vars(other))
+    except Exception:  # noqa: BLE001 - the user's class is under no duty to be compared
+        return True
+    return False
 
 
 def function_of_one(

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 from crosscut.dead_letters import OnError
 from crosscut.durations import Duration
 from crosscut.errors import FlowError
+from crosscut.flow.arguments import check_neutral as _check_neutral
 from crosscut.flow.arguments import checked_emit as _emit
 from crosscut.flow.arguments import checked_function as _function
 from crosscut.flow.arguments import checked_on_error as _on_error
@@ -167,15 +168,17 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             emit: See the class.
             on_error: See the class. A mutable accumulator is then copied for each record.
             merge: `merge(accumulator, accumulator)` returns that of the records of both, of which the first
-                came before the second; that of no records changes nothing. With it, and `emit="final"`,
+                came before the second. That of no records changes nothing: `merge(initial, initial)` has
+                to equal `initial`, which is checked. With it, and `emit="final"`,
                 micro-batches and backfills fold records before they are shuffled. None: they send them all.
 
         Raises:
             FlowError: An argument is not as described.
         """
         draft = self._draft
+        begin = _initial_value(draft, "aggregate", initial)
         spec = AggregateSpec(
-            _initial_value(draft, "aggregate", initial),
+            begin,
             _function(draft, "aggregate", "add", add, "accumulator", "record"),
             None if result is None else _function(draft, "aggregate", "result", result, "accumulator"),
             _emit(draft, "aggregate", emit),
@@ -184,6 +187,8 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             if merge is None
             else _function(draft, "aggregate", "merge", merge, "accumulator", "accumulator"),
         )
+        if merge is not None:
+            _check_neutral(draft, "aggregate", begin, merge)
         return self._then("aggregate", spec)
 
     def process(self, process: KeyedProcess[Record, Result], *, on_error: OnError = "fail") -> Stream[Result]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from crosscut.durations import Duration
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import (
+    check_neutral,
     checked_function,
     flow_error,
     initial_value,
@@ -139,7 +140,8 @@ class WindowedStream(Generic[Key, Record]):
             add: `add(accumulator, record)` returns the next accumulator; it may be the same object.
             result: Turns the accumulator into the value that is sent; must not change it.
             merge: `merge(accumulator, accumulator)` returns that of both. Sessions need it: a record that
-                lies between two of them makes them one.
+                lies between two of them makes them one. `merge(initial, initial)` has to equal `initial`,
+                which is checked.
 
         Raises:
             FlowError: An argument is not as described.
@@ -149,12 +151,15 @@ class WindowedStream(Generic[Key, Record]):
                 "aggregate over sessions needs merge: a record that lies between two sessions makes them "
                 "one, and merge(accumulator, accumulator) says what they come to together"
             )
+        begin = initial_value(self._draft, "window", initial)
         fold = AggregateFold(
-            initial_value(self._draft, "window", initial),
+            begin,
             self._function("add", add, "accumulator", "record"),
             None if result is None else self._function("result", result, "accumulator"),
             None if merge is None else self._function("merge", merge, "accumulator", "accumulator"),
         )
+        if merge is not None:
+            check_neutral(self._draft, "window", begin, merge)
         return self._then(fold)
 
     def process(
