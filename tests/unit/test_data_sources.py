@@ -32,6 +32,7 @@ from crosscut.interfaces import CommitPermit, EndOfSplit, SinkContext, Split, Wa
 from crosscut.protocol.job.entries import CHECKPOINT_IDS_LEAD_MAX
 from crosscut.spark import planned_source
 from crosscut.spark.batches import goes_back
+from crosscut.spark.data_source import DataSourceOf
 from crosscut.spark.planned_source import PlannedSource
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -323,6 +324,20 @@ def test_what_is_read_is_described_without_secrets() -> None:
     assert said.startswith("FakeDataSource(rows=5, url=https://")
     assert "word" not in said
     assert "abc" not in said
+
+
+def test_secrets_stand_in_the_environment_until_the_source_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They travel to the workers by name."""
+    source = cc.spark.source(
+        FakeDataSource, {"apiKey": cc.environment("FAKE_KEY"), "rows": 5}, NAME_AND_STATE
+    )
+    assert source.describe() == "FakeDataSource(apiKey=$FAKE_KEY, rows=5)"
+    options = (("apiKey", cc.environment("FAKE_KEY")), ("rows", "5"))
+    of = DataSourceOf(FakeDataSource, options, NAME_AND_STATE)
+    assert fails(of.made).startswith("the environment variable FAKE_KEY is not set")
+    monkeypatch.setenv("FAKE_KEY", "abc")
+    assert b"abc" not in pickle.dumps(source)
+    assert of.made().options["apiKey"] == "abc"
 
 
 # Writers.

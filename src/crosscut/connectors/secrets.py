@@ -80,6 +80,10 @@ def is_public(name: str) -> bool:
     return _PUBLIC.fullmatch(name) is not None
 
 
-def described(options: Iterable[tuple[str, str]]) -> str:
-    """Return those options of a data source as text that may be shown."""
-    return ", ".join(f"{name}={shown_url(value)}" for name, value in options if is_public(name))
+def described(options: Iterable[tuple[str, str | Environment]]) -> str:
+    """Return those options of a data source as text that may be shown: of a secret the variable."""
+    return ", ".join(
+        f"{name}=${value.variable}" if isinstance(value, Environment) else f"{name}={shown_url(value)}"
+        for name, value in options
+        if isinstance(value, Environment) or is_public(name)
+    )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.types import StructType
 
-from crosscut.connectors.secrets import described
+from crosscut.connectors.secrets import Environment, described, revealed
 from crosscut.errors import ConnectorError, CrosscutError
 
 Result = TypeVar("Result")
+
+Options = tuple[tuple[str, str | Environment], ...]
+"""Names and values, by name."""
 
 _DESCRIBED_MAX = 900
 
@@ -23,11 +27,12 @@ class DataSourceOf:
     """A class of data sources, with options; what travels to the workers.
 
     Attributes:
+        options: Texts, and secrets that are read where the data source is made.
         schema: As it was given; resolved, a StructType.
     """
 
     kind: type[DataSource]
-    options: tuple[tuple[str, str], ...]
+    options: Options
     schema: StructType | str | None
 
     @property
@@ -47,7 +52,7 @@ class DataSourceOf:
 
     def made(self) -> DataSource:
         """Make the data source."""
-        return self.called("__init__", lambda: self.kind(options=CaseInsensitiveDict(dict(self.options))))
+        return self.called("__init__", lambda: self.kind(options=CaseInsensitiveDict(texts_of(self.options))))
 
     def resolved(self) -> DataSourceOf:
         """Return it with its schema, which the data source may have to say. On the driver, with Spark there.
@@ -98,17 +103,38 @@ def data_source_of(
     """
     if not (isinstance(kind, type) and issubclass(kind, DataSource)):
         raise ConnectorError(f"{kind!r:.100}: expected a class of pyspark.sql.datasource.DataSource")
-    if options is not None and not isinstance(options, Mapping):
-        raise ConnectorError(f"options={options!r:.100}: expected a dict of texts")
     if schema is not None and not isinstance(schema, StructType | str):
         raise ConnectorError(f"schema={schema!r:.100}: expected a StructType, or DDL")
-    texts = tuple(sorted((str(name), _text(value)) for name, value in (options or {}).items()))
-    found = DataSourceOf(kind, texts, schema)
+    found = DataSourceOf(kind, checked_options(options), schema)
     # Said where it is written, if Spark is there already to read DDL.
     needs_spark = not isinstance(schema, StructType)
     return found if needs_spark and SparkContext._active_spark_context is None else found.resolved()
 
 
-def _text(value: Any) -> str:
+def checked_options(options: object) -> Options:
+    """Return options by name, as texts that Spark hands on; secrets as they are.
+
+    Raises:
+        ConnectorError: They are no dict.
+    """
+    if options is None:
+        return ()
+    if not isinstance(options, Mapping):
+        raise ConnectorError(f"options={options!r:.100}: expected a dict of texts")
+    return tuple(sorted(((str(name), _text(value)) for name, value in options.items()), key=itemgetter(0)))
+
+
+def texts_of(options: Options) -> dict[str, str]:
+    """Return `options` with the values of secrets, for the library that needs them.
+
+    Raises:
+        ConnectorError: A variable is not set here.
+    """
+    return {name: str(value) for name, value in revealed(dict(options)).items()}
+
+
+def _text(value: Any) -> str | Environment:
     """Return an option as Spark hands it on."""
+    if isinstance(value, Environment):
+        return value
     return str(value).lower() if isinstance(value, bool) else str(value)

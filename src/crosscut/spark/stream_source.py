@@ -36,6 +36,7 @@ from crosscut.interfaces import JSON, Split, SplitReader
 from crosscut.protocol.job.staged import BEFORE_ALL, FILE
 from crosscut.protocol.snapshots import Part
 from crosscut.spark.arrow_records import RecordKind, RecordsOf
+from crosscut.spark.data_source import Options, checked_options, texts_of
 from crosscut.spark.dataframes import check_schema
 from crosscut.spark.staging import COLUMNS, files_of, map_in_arrow
 from crosscut.spark.workers import python_of_this_program
@@ -85,11 +86,9 @@ def stream(
     required("pyarrow", "parquet")
     if not isinstance(source_format, str) or not source_format:
         raise ConnectorError(f"stream({source_format!r:.100}): expected the name of a format, as 'kafka'")
-    if options is not None and not isinstance(options, Mapping):
-        raise ConnectorError(f"options={options!r:.100}: expected a dict of texts")
     if records not in get_args(RecordKind):
         raise ConnectorError(f"records={records!r}: expected one of {get_args(RecordKind)}")
-    texts = tuple(sorted((str(name), str(value)) for name, value in (options or {}).items()))
+    texts = checked_options(options)
     shape = schema.json() if isinstance(schema, StructType) else schema
     return StreamSource(Reading(source_format, texts, shape, int(duration_ms(every, "every"))), records)
 
@@ -104,13 +103,13 @@ class Reading:
     """
 
     format: str
-    options: tuple[tuple[str, str], ...]
+    options: Options
     schema: str | None
     every_ms: int
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the streaming DataFrame."""
-        reader = spark.readStream.format(self.format).options(**dict(self.options))
+        reader = spark.readStream.format(self.format).options(**texts_of(self.options))
         if self.schema is not None:
             is_json = self.schema.lstrip().startswith("{")
             reader = reader.schema(StructType.fromJson(json.loads(self.schema)) if is_json else self.schema)
