@@ -3,6 +3,7 @@ to attempts what Spark may do."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections import Counter
@@ -210,7 +211,7 @@ def test_a_commit_that_is_tried_again_counts_the_records_of_its_batch_once(
     def flaky(output: Output, n: CheckpointId, taken: Any) -> None:
         if n not in failed:
             failed.append(n)
-            raise OutputError(output.tasks[0]) from OSError("it is away")
+            raise OutputError(output.tasks[0], "out") from OSError("it is away")
         commit(output, n, taken)
 
     monkeypatch.setattr(Output, "commit", flaky)
@@ -465,3 +466,17 @@ def test_what_goes_wrong_between_two_batches_ends_the_job(
     )
     assert end is not None and end.cause is not None
     assert (end.outcome, end.cause.message) == ("failed", "no such offset")
+
+
+def test_a_function_may_run_an_event_loop_of_its_own(tmp_path: Path) -> None:
+    async def doubled(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("loops")
+    flow.source(ReplayedSource({"s": [1, 2, 3]})).map(lambda number: asyncio.run(doubled(number))).sink(out)
+    end, _ = run_batches(flow.compile(1, 128), settings(tmp_path, parallelism=1), made(1, CALM))
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert sorted(out.records()) == [2, 4, 6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVarTuple
@@ -169,12 +170,16 @@ class TaskRunner:
         if is_mark_due:
             task.marks.ask(pool.clock_us(now_ns))
         pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
+        # To the user's functions no event loop runs here, so they may run one of their own (`asyncio.run`).
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
         try:
             channel = task.run()
         except BaseException:
             pace.start_over()
             raise
         finally:
+            asyncio._set_running_loop(loop)
             pool.slices.end_slice()
         rows = task.records_in - rows_before
         ended_ns = self._now_ns()
