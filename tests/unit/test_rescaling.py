@@ -342,8 +342,17 @@ def test_each_field_of_a_snapshot_has_been_thought_of() -> None:
     taken_over = {
         "parts", "positions", "pending", "ended", "said", "log", "records_in", "records_out",
         "late_records", "watermark", "assigned", "now_ms", "committed",
+        "fields",
     }  # fmt: skip
     made_anew = {"forerunners", "floors"}
     # They are said of a checkpoint, and nobody restores them.
     not_restored = {"drained", "at_rest", "freeze_us", "in_flight", "state_keys"}
     assert {one.name for one in fields(Snapshot)} == taken_over | made_anew | not_restored
+
+
+def test_classes_by_position_of_any_predecessor_are_known_to_all_tasks() -> None:
+    """Rows of each go to any."""
+    named: list[Any] = [None, {"shop:Pair": ["a", "b"]}, {"shop:Pair": ["a", "b"], "shop:Row": ["c"]}]
+    before = checkpoint(3, counts=[Snapshot(fields=one) for one in named])
+    found = of(rescaled(before, 2, GROUPS, ()), COUNTS)
+    assert [one.fields for one in found] == [{"shop:Pair": ["a", "b"], "shop:Row": ["c"]}] * 2

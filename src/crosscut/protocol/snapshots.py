@@ -86,6 +86,7 @@ class Snapshot:
         forerunners: Only where a task takes over from those of another parallelism: how many of `parts` are
             of each, in order.
         floors: Likewise: the watermark of each task of the vertex then, by index, where keys are shuffled.
+        fields: Of classes in the state whose objects are stored by position, the names of their fields.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
 
@@ -98,6 +99,7 @@ class Snapshot:
     at_rest: bool = False
     watermark: int | None = None
     assigned: JSON = None
+    fields: JSON = None
     now_ms: int = 0
     freeze_us: int = 0
     log: tuple[Part, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any
 from crosscut.errors import StateError, invariant
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import MAGIC, Block, Extent, NewKeys, SlotRows, decode_part
+from crosscut.state.field_names import FieldNames
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
 from crosscut.state.slots import SlotTable
@@ -51,6 +52,7 @@ class KeyedState:
         self.shared = frozenset(shared)
         self.alike = frozenset(alike)
         self.main = self.tables[MAIN]
+        self.field_names = FieldNames()
         invariant(not keeps_keys or len(self.tables) == 1, "parts of slots are not those of other tables")
 
     def __len__(self) -> int:
@@ -141,7 +143,9 @@ class KeyedState:
         """
         yield MAGIC
         for name, table in self.tables.items():
-            yield from table.blocks(name, checkpoint_id, since, is_named=name in self.named)
+            for block in table.blocks(name, checkpoint_id, since, is_named=name in self.named):
+                self.field_names.note_block(block)
+                yield block
 
     def complete(self, checkpoint_id: CheckpointId) -> Iterator[None]:
         """Fold everything at or below `checkpoint_id` into one, a step at a time.

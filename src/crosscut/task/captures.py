@@ -143,6 +143,7 @@ class Captures:
             at_rest=at_rest,
             watermark=frozen.watermark,
             assigned=frozen.assigned,
+            fields=self._state.field_names.as_json() if self._state is not None else None,
             now_ms=frozen.now_ms,
             freeze_us=stored.freeze_us,
             records_in=frozen.records_in,

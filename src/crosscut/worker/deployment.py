@@ -132,9 +132,11 @@ async def build_tasks(
         if not terms.is_periodic and not deploy.restore:
             # A restored one goes on as it was stored, which may be by slot.
             new_state = partial(new_state, is_often_frozen=False)
-        states = (keyed_state(node, new_state) for node in vertex.chain)
-        state = next((one for one in states if one is not None), None)
+        states = ((node.uid, keyed_state(node, new_state)) for node in vertex.chain)
+        keyed_uid, state = next(((uid, one) for uid, one in states if one is not None), ("", None))
         if state is not None:
+            # Before anything is read: a value with other fields looks like any other.
+            state.field_names.restore(snapshot.fields, keyed_uid)
             state = await at_hand.restored(
                 task_id, state, deploy.restore, snapshot.parts, read_part, pool, heritage
             )

@@ -138,6 +138,8 @@ def rescaled(
         is_keyed = vertex in keyed
         watermark = max((one for one in watermarks if one is not None), default=None)
         assigned = _assigned([one.assigned for one in mine])
+        # One program has written them all, so they don't contradict each other.
+        fields: JSON = {name: some for one in mine for name, some in _named_fields(one.fields)} or None
         for index in range(parallelism):
             # States that are not by key may be anywhere: the task finds its own among all.
             heirs = mine
@@ -165,6 +167,7 @@ def rescaled(
                 log=_once(logs),
                 watermark=watermark if is_keyed else _lowest(watermarks),
                 assigned=assigned,
+                fields=fields,
                 now_ms=max((one.now_ms for one in mine), default=0),
                 floors=tuple(watermarks) if is_keyed else (),
                 records_in=sum(one.records_in for one in named),
@@ -173,6 +176,10 @@ def rescaled(
             )
             found.append(TaskSnapshot(TaskId(vertex, index), snapshot))
     return tuple(found)
+
+
+def _named_fields(saved: JSON) -> Iterable[tuple[str, JSON]]:
+    return saved.items() if isinstance(saved, dict) else ()
 
 
 def _lowest(watermarks: Iterable[int | None]) -> int | None:

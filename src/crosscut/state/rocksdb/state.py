@@ -115,6 +115,8 @@ class RocksState(KeyedState):
                 self._tables[name] = RocksNamedTable(name, named_rows)
             else:
                 self._tables[name] = RocksTable(name, makers[name], StoredRows(name, ids, self._opened))
+        for one in self._tables.values():
+            one.stored.note = self.field_names.note
         maps = [name for name, table in self.named.items() if table.lists_names]
         self.tables = dict(self._tables)
         named_tables = {name: one for name, one in self._tables.items() if isinstance(one, RocksNamedTable)}

@@ -19,6 +19,7 @@ from crosscut.errors import InternalError, StateError
 from crosscut.ids import CheckpointId
 from crosscut.state.encoding import DELETED, loaded, owned_copy, unstorable
 from crosscut.state.expiry import ExpiryByScan
+from crosscut.state.field_names import REFERENCE
 from crosscut.state.memory import Held
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
@@ -54,6 +55,8 @@ class StoredRows:
         # Read before they are needed; None: there is no such row.
         self.near: dict[Any, bytes | None] = {}
         self._near_bytes = 0
+        self.note: Callable[[bytes], None] | None = None
+        """Takes values that refer to classes, as they are written."""
         self.row_bytes = 0
         """How long a row is with its value, about, by those that were written last; 0: none was."""
 
@@ -139,6 +142,10 @@ class StoredRows:
             encoded = [(row_id, None if value is DELETED else dumps(value, 5)) for row_id, _, value in rows]
         except Exception as error:  # A value's own __reduce__ may raise anything.
             raise self._unstorable(rows, error) from error
+        if self.note is not None:
+            for _, data in encoded:
+                if data is not None and REFERENCE in data:
+                    self.note(data)
         self.row_bytes = 1 + self._database().write(self._changes(encoded)) // (len(encoded) or 1)
         if near := self.near:
             for _, row, _ in rows:

@@ -1,0 +1,199 @@
+"""Names of the fields of classes whose objects pickle stores by position: named tuples and the like.
+
+A class whose fields have changed places since would give each value to another field. So a task's snapshot
+says which such classes its state holds, with their fields, and a restore compares them. What a pickle refers
+to stands in its bytes, so finding it costs a search of these and nothing for each value.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pickletools import genops
+from typing import Any
+
+from crosscut.errors import StateError
+from crosscut.interfaces import JSON
+
+_LENGTHS = struct.Struct(">QQ")
+_PICKLE = b"\x80\x05"
+_AFTER_FRAME = 11
+"""A pickle begins with two bytes and the length of what follows, which differs."""
+REFERENCE = b"\x93\x94"
+"""Stands behind the name of a class."""
+_MEMOIZED = 0x94
+_SHORT_TEXT = b"\x8c"
+_SHORT_TEXT_MAX = 257
+
+
+class FieldNames:
+    """Which classes by position a state holds, or has held.
+
+    Attributes:
+        known: The names of their fields, by module and name of the class.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[str, ...]] = {}
+        self._is_positional: dict[tuple[str, str], bool] = {}
+        self._seen: set[bytes] = set()
+
+    def note_block(self, block: bytes) -> None:
+        """Note the classes in a block of a part."""
+        if len(block) > _LENGTHS.size:
+            head_length, _ = _LENGTHS.unpack_from(block)
+            self.note(block, _LENGTHS.size + head_length)
+
+    def note(self, data: bytes, start: int = 0) -> None:
+        """Note the classes that the pickle from `start` on refers to."""
+        at = data.find(REFERENCE, start)
+        if at < 0 or not data.startswith(_PICKLE, start):
+            return
+        # Rows of one kind begin alike.
+        beginning = data[start + _AFTER_FRAME : at]
+        if beginning in self._seen and data.find(REFERENCE, at + 1) < 0:
+            return
+        first, modules = at, []
+        while at >= 0:
+            name, name_at = _text_before(data, at)
+            module = _text_before(data, name_at)[0]
+            if name and module:
+                modules.append(module)
+                self._note_class(module, name)
+            elif not name or not any(self._note_class(one, name) for one in modules):
+                # A text that stood there before, and is referred to by its number.
+                self._note_all(data[start:])
+                return
+            at = data.find(REFERENCE, at + 1)
+        self._seen.add(data[start + _AFTER_FRAME : first])
+
+    def _note_all(self, data: bytes) -> None:
+        for module, name in _references(data):
+            self._note_class(module, name)
+
+    def _note_class(self, module: str, name: str) -> bool:
+        """Note a class if it is one by position; tell whether it exists."""
+        known = self._is_positional.get((module, name))
+        if known is not None:
+            return True
+        kind = _found(sys.modules.get(module), name)
+        if kind is None:
+            return False
+        fields = fields_by_position(kind)
+        self._is_positional[module, name] = fields is not None
+        if fields is not None:
+            self.known[f"{module}:{name}"] = fields
+        return True
+
+    def restore(self, saved: JSON, uid: str) -> None:
+        """Go on from what a snapshot says.
+
+        Raises:
+            StateError: A class has other fields now; it names them.
+        """
+        for name, fields in (saved if isinstance(saved, dict) else {}).items():
+            check_fields(name, tuple(map(str, fields if isinstance(fields, list) else ())), uid)
+            self.known.setdefault(name, tuple(map(str, fields if isinstance(fields, list) else ())))
+
+    def as_json(self) -> JSON:
+        """Return what a snapshot keeps, None if there is no such class."""
+        return {name: list(fields) for name, fields in sorted(self.known.items())} or None
+
+
+def _references(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield module and name of all that a pickle refers to; nothing of it is loaded."""
+    memo: list[Any] = []
+    pushed: tuple[Any, Any] = (None, None)
+    for operation, argument, _ in genops(data):
+        match operation.name:
+            case "MEMOIZE":
+                memo.append(pushed[1])
+            case "BINGET" | "LONG_BINGET":
+                pushed = pushed[1], memo[int(argument or 0)]
+            case "STACK_GLOBAL":
+                module, name = pushed
+                yield str(module), str(name)
+                pushed = None, None
+            case "FRAME":
+                """Says how much follows."""
+            case _:
+                pushed = pushed[1], argument
+
+
+def fields_by_position(kind: Any) -> tuple[str, ...] | None:
+    """Return the fields of a class whose objects are pickled by position, None if it is none of those."""
+    if not isinstance(kind, type):
+        return None
+    if issubclass(kind, tuple):
+        fields = getattr(kind, "_fields", None)
+        return tuple(fields) if isinstance(fields, tuple) else None
+    # msgspec's, unless they are given by name only.
+    struct_fields = getattr(kind, "__struct_fields__", None)
+    if isinstance(struct_fields, tuple):
+        return struct_fields if getattr(kind, "__match_args__", None) == struct_fields else None
+    # Frozen dataclasses with slots have a method of the standard library for it.
+    if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":
+        return tuple(getattr(kind, "__dataclass_fields__", ()))
+    return None
+
+
+def check_fields(name: str, before: tuple[str, ...], uid: str) -> None:
+    """Compare the fields of a class with those that its stored objects have.
+
+    Args:
+        name: Module and name of the class.
+
+    Raises:
+        StateError: They are others, or in another order.
+    """
+    module, _, qualified = name.partition(":")
+    try:
+        kind = _found(import_module(module), qualified)
+    except ImportError:
+        # Whoever loads such an object says so, with its key.
+        return
+    now = fields_by_position(kind)
+    if (
+        now is None
+        or now == before
+        or (now[: len(before)] == before and _has_defaults(kind, now[len(before) :]))
+    ):
+        return
+    raise StateError(
+        f"the state of operator {uid!r} holds objects of {qualified} of {module}, stored by position "
+        f"with the fields ({', '.join(before)}); the class has ({', '.join(now)}) now, so values would come "
+        f"back under other names. Give it its fields back, in that order, and add new ones with defaults at "
+        f"the end; or give the new class another name, and make its objects of the old ones",
+        damaged=True,
+    )
+
+
+def _has_defaults(kind: Any, added: tuple[str, ...]) -> bool:
+    if hasattr(kind, "_field_defaults"):
+        return set(added) <= set(kind._field_defaults)
+    # Defaults of a struct belong to its last fields. Nothing is set where a dataclass has more fields.
+    return len(added) <= len(getattr(kind, "__struct_defaults__", ()))
+
+
+def _found(module: Any, name: str) -> Any:
+    found = module
+    for one in name.split("."):
+        found = getattr(found, one, None)
+    return found
+
+
+def _text_before(data: bytes, end: int) -> tuple[str, int]:
+    """Return the short text that a pickle has before `end`, and where it begins; "" for something else."""
+    if data[end - 1] != _MEMOIZED:
+        return "", end
+    at = data.rfind(_SHORT_TEXT, max(0, end - 1 - _SHORT_TEXT_MAX), end - 1)
+    while at >= 0:
+        if data[at + 1] == end - 1 - (at + 2):
+            try:
+                return data[at + 2 : end - 1].decode(), at
+            except UnicodeDecodeError:
+                return "", end
+        at = data.rfind(_SHORT_TEXT, max(0, end - 1 - _SHORT_TEXT_MAX), at)
+    return "", end

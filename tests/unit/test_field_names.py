@@ -1,0 +1,238 @@
+"""State by position: a class whose fields have changed places never gets the values of others."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+import crosscut as cc
+from crosscut.errors import StateError
+from crosscut.settings import BackendName
+from crosscut.state.encoding import encode_block
+from crosscut.state.field_names import FieldNames, fields_by_position
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
+from crosscut.testing.simulator.sources import ReplayedSource
+
+HERE = __name__
+CALM = Weather()
+
+
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
+class Other(NamedTuple):
+    pair: Pair
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    a: int
+    b: Any = None
+
+
+@dataclass
+class ByName:
+    a: Any
+
+
+class Struct(msgspec.Struct):
+    x: int
+    y: int = 0
+
+
+class Named(msgspec.Struct, kw_only=True):
+    x: int
+
+
+def noted(*values: Any) -> dict[str, tuple[str, ...]]:
+    names = FieldNames()
+    names.note_block(encode_block("state", list(range(len(values))), list(values), is_named=False))
+    return names.known
+
+
+PAIR, OTHER, FROZEN = f"{HERE}:Pair", f"{HERE}:Other", f"{HERE}:Frozen"
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([1, "a", None, b"\x93\x94", "\x8c\x01a\x94\x93\x94"], {}),
+        ([Pair(1, 2)], {PAIR: ("one", "two")}),
+        ([{"k": [ByName([Frozen(1, Pair(1, 2))])]}], {FROZEN: ("a", "b"), PAIR: ("one", "two")}),
+        ([Other(Pair(1, 2), "Pair")], {OTHER: ("pair", "name"), PAIR: ("one", "two")}),
+        # Names that stand there before as texts, and are referred to by their number.
+        ([sys.intern("Pair"), sys.intern(HERE), Pair(1, 2)], {PAIR: ("one", "two")}),
+        ([{sys.intern("Pair"): Pair(1, 2)}, Frozen(1)], {FROZEN: ("a", "b"), PAIR: ("one", "two")}),
+        ([Struct(1)], {f"{HERE}:Struct": ("x", "y")}),
+        ([Named(x=1), ByName(1)], {}),
+        (
+            [Pair(i, i) for i in range(1_000)] + [Struct(1)],
+            {PAIR: ("one", "two"), f"{HERE}:Struct": ("x", "y")},
+        ),
+    ],
+)
+def test_classes_by_position_are_found_wherever_they_are_in_values(
+    values: list[Any], found: dict[str, tuple[str, ...]]
+) -> None:
+    assert noted(*values) == found
+
+
+def kinds_in(value: Any) -> Iterator[type]:
+    yield type(value)
+    if isinstance(value, ByName):
+        value = [value.a]
+    elif isinstance(value, Frozen):
+        value = [value.b]
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from kinds_in(one)
+
+
+def test_random_values_have_the_classes_that_unpickling_finds() -> None:
+    random = Random(7)
+
+    def drawn(depth: int) -> Any:
+        made: list[Any] = [
+            lambda: random.choice(["Pair", HERE, "Frozen", "x", b"\x93\x94", 7, None]),
+            lambda: Pair(1, random.randrange(9)),
+            lambda: Frozen(1, drawn(depth - 1)),
+            lambda: Struct(1),
+            lambda: ByName(drawn(depth - 1)),
+            lambda: [drawn(depth - 1), drawn(depth - 1)],
+            lambda: {random.choice(["Pair", "a"]): drawn(depth - 1)},
+        ]
+        return random.choice(made if depth else made[:2])()
+
+    for _ in range(500):
+        values = [drawn(4) for _ in range(3)]
+        expected = {f"{HERE}:{kind.__name__}" for kind in kinds_in(values) if fields_by_position(kind)}
+        assert set(noted(*values)) == expected, values
+
+
+@pytest.fixture
+def changing() -> Iterator[ModuleType]:
+    """A module of the user's, of which there are several versions."""
+    module = sys.modules["changing"] = ModuleType("changing")
+    yield module
+    del sys.modules["changing"]
+
+
+def named_tuple(fields: str, **more: Any) -> Any:
+    return namedtuple("Kind", fields, module="changing", **more)
+
+
+def struct(*fields: Any) -> Any:
+    return msgspec.defstruct("Kind", fields, module="changing")
+
+
+def frozen(*fields: Any) -> Any:
+    made = make_dataclass("Kind", fields, frozen=True, slots=True)
+    made.__module__ = "changing"
+    return made
+
+
+VERSIONS: list[tuple[Any, Any, bool]] = [
+    (named_tuple("a b"), named_tuple("a b"), True),
+    (named_tuple("a b"), named_tuple("b a"), False),
+    (named_tuple("a b"), named_tuple("a b c", defaults=[7]), True),
+    (named_tuple("a b"), named_tuple("a b c"), False),
+    (named_tuple("a b"), named_tuple("a"), False),
+    (named_tuple("a b"), named_tuple("a c"), False),
+    (struct("a", "b"), struct("b", "a"), False),
+    (struct("a", "b"), struct("a", "b", ("c", int, 7)), True),
+    (frozen("a", "b"), frozen("a", "b"), True),
+    (frozen("a", "b"), frozen("b", "a"), False),
+    # Nothing would set the third.
+    (frozen("a", "b"), frozen("a", "b", ("c", int, 7)), False),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "is_taken"), VERSIONS)
+def test_fields_that_are_others_now_are_refused_with_both_lists(
+    before: Any, now: Any, is_taken: bool, changing: ModuleType
+) -> None:
+    vars(changing)["Kind"] = before
+    names = FieldNames()
+    names.note(pickle.dumps([before(1, 2)], protocol=5))
+    saved = names.as_json()
+    vars(changing)["Kind"] = now
+    restored = FieldNames()
+    if is_taken:
+        restored.restore(saved, "p")
+        assert set(restored.known) == {"changing:Kind"}
+        return
+    with pytest.raises(StateError) as caught:
+        restored.restore(saved, "p")
+    assert f"with the fields (a, b); the class has ({', '.join(fields_by_position(now) or ())}) now" in str(
+        caught.value
+    )
+    assert "operator 'p'" in str(caught.value)
+    assert caught.value.ids["damaged"], "no restart mends it"
+
+
+def test_an_added_field_belongs_to_what_is_compared_next_time(changing: ModuleType) -> None:
+    """What was stored before has fewer."""
+    vars(changing)["Kind"] = named_tuple("a b c", defaults=[7])
+    names = FieldNames()
+    names.restore({"changing:Kind": ["a", "b"]}, "p")
+    names.note(pickle.dumps(changing.Kind(1, 2), protocol=5))
+    assert names.as_json() == {"changing:Kind": ["a", "b", "c"]}
+
+
+class Last(cc.KeyedProcess[int, list[int]]):
+    last = cc.ValueState()
+
+    def on_record(self, record: int, context: Any) -> Iterator[list[int]]:
+        kind = sys.modules["changing"].Kind
+        before = self.last.get() or [kind(a=0, b=100)]
+        self.last.set([before[0]._replace(a=before[0].a + 1)])
+        yield [record, before[0].a, before[0].b]
+
+
+@pytest.mark.parametrize("state_backend", ["memory", "rocksdb"])
+def test_a_job_does_not_go_on_with_a_class_whose_fields_have_changed_places(
+    state_backend: BackendName, tmp_path: Path, changing: ModuleType
+) -> None:
+    out = cc.collect(tmp_path / "out")
+
+    def run(kind: Any, until: int = 400) -> Any:
+        vars(changing)["Kind"] = kind
+        flow = cc.Flow("last")
+        source = ReplayedSource({"s": list(range(400))})
+        flow.source(source).key_by(lambda number: number % 3).process(Last()).named("p").sink(out)
+        settings = cc.Settings(
+            engine="micro-batch",
+            checkpoint_dir=tmp_path / "checkpoints",
+            parallelism=1,
+            checkpoint_interval="10ms",
+            batch_records_max=20,
+            state_backend=state_backend,
+        )
+        return run_batches(
+            flow.compile(1, 128),
+            settings,
+            lambda graph, url: LocalJobs(graph, url, Random(1), CALM, state_backend),
+            lambda driver: until < 400 and len(out.records()) > until,
+        )
+
+    run(named_tuple("a b"), until=100)
+    end, _ = run(named_tuple("b a"))
+    assert end is not None
+    assert "state of operator 'p' holds objects of Kind of changing" in end.cause.message
+    # What the last checkpoint had staged is visible, and nothing else.
+    assert len(out.records()) < 400
+    run(named_tuple("a b c", defaults=[7]))
+    assert len(out.records()) == 400
+    assert {row[2] for row in out.records()} == {100}
