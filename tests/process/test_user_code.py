@@ -21,7 +21,7 @@ import pytest
 from jobs import DEADLINE_S, NumberedJob, Once, Record, until
 
 import crosscut as cc
-from crosscut.errors import JobFailedError
+from crosscut.errors import FlowError, JobFailedError
 from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.store.checkpoint_store import open_store
 
@@ -38,11 +38,23 @@ def raise_elsewhere(pid: int) -> None:
         raise LookupError("not in this process")
 
 
+def raise_in_spark() -> None:
+    if "pyspark.daemon" in sys.modules:
+        raise LookupError("not in this process")
+
+
 class HereOnly:
     """Can be pickled, and not be unpickled in any other process."""
 
     def __reduce__(self) -> Any:
         return raise_elsewhere, (os.getpid(),)
+
+
+class NotInSpark:
+    """Can be unpickled in any process but those of Spark."""
+
+    def __reduce__(self) -> Any:
+        return raise_in_spark, ()
 
 
 class OddError(BaseException):
@@ -435,17 +447,31 @@ def test_code_that_can_not_be_loaded_in_the_workers_ends_the_job_soon_and_by_nam
     tmp_path: Path, started: Any
 ) -> None:
     """Spark would start attempt after attempt, and the job end for want of workers, long after."""
-    here_only = HereOnly()
-    flow = cc.Flow("here-only")
-    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, here_only)).sink(cc.files.jsonl(tmp_path / "out"))
+    odd = NotInSpark()
+    flow = cc.Flow("not-in-spark")
+    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, odd)).sink(cc.files.jsonl(tmp_path / "out"))
     settings = cc.Settings(
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), start_timeout="10m", restart=FEW_RESTARTS
     )
     job = started.flow(flow, settings)
     with pytest.raises(JobFailedError, match="could not start: not in this process") as caught:
         assert job.wait(DEADLINE_S)
-    assert "in raise_elsewhere" in str(caught.value)
+    assert "in raise_in_spark" in str(caught.value)
     assert "given up after 4 failures" in str(caught.value)
+
+
+def test_code_that_no_other_process_can_load_is_refused_before_the_job_starts(
+    tmp_path: Path, spark: Any
+) -> None:
+    """P9."""
+    here_only = HereOnly()
+    flow = cc.Flow("here-only")
+    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, here_only)).sink(cc.files.jsonl(tmp_path / "out"))
+    with pytest.raises(
+        FlowError, match=r"can't be loaded in a fresh interpreter.*LookupError: not in this process"
+    ):
+        flow.start(cc.Settings(parallelism=1, checkpoint_dir=str(tmp_path / "checkpoints")), spark)
+    assert not (tmp_path / "checkpoints" / "log").exists()
 
 
 class InterruptedSource(cc.Source):

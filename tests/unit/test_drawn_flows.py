@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ import pytest
 
 import crosscut
 from crosscut.errors import FlowError
-from crosscut.graph.shipping import pack_graph
+from crosscut.graph.shipping import pack_copies, unpack_copy
 from crosscut.testing.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
 from crosscut.testing.flows.added_steps import RowStateName, TrialName
 from crosscut.testing.flows.building import built_flow, source_records, step_uid
@@ -541,7 +540,7 @@ def test_the_flow_of_a_seed_is_the_same_in_every_process() -> None:
 def test_a_drawn_flow_can_be_sent_to_the_workers_of_any_engine() -> None:
     for seed in range(50):
         graph = drawn_job(drawn_options(seed)).graph
-        unpacked = pickle.loads(pack_graph(graph))[0]
+        unpacked = unpack_copy(pack_copies(graph))[0]
         assert unpacked.fingerprint == graph.fingerprint
 
 

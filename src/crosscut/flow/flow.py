@@ -12,6 +12,7 @@ from crosscut.flow.draft import Draft
 from crosscut.flow.stream import Stream
 from crosscut.graph.compile import compiled
 from crosscut.graph.explain import explained
+from crosscut.graph.shipped_imports import refuse_start
 from crosscut.graph.specs import JobGraph, SourceSpec
 from crosscut.interfaces import Source
 from crosscut.settings import Settings
@@ -139,6 +140,7 @@ class Flow:
             FlowError: The flow is not complete, or holds something that can't be sent to workers.
             SettingsError: The settings do not fit the cluster.
         """
+        refuse_start()
         # Only here is pyspark needed: a flow can be written, explained and simulated without it.
         from crosscut.spark.starting import start_job
 

@@ -447,6 +447,14 @@ class Job:
         self._run.had_ended(status)
         return self
 
+    def rehearse(self) -> None:
+        """Begin to try what is sent to the workers, while Spark starts.
+
+        Raises:
+            FlowError: Something can't be sent.
+        """
+        self._run.rehearse()
+
     def begin(self, context: SparkContext, holding: Holding) -> Job:
         """Start in Spark, and return once the job owns its checkpoint directory.
 

@@ -25,6 +25,8 @@ from crosscut.driver.watching import PROGRESS_MAX, Watching
 from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
+from crosscut.graph.rehearsal import Rehearsal
+from crosscut.graph.shipping import Exceptions
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches
 from crosscut.host.clock import SystemClock
@@ -101,6 +103,7 @@ class Run:
         self._invariants = invariants
         self._settings = settings
         self._checkpoint_dir = checkpoint_dir
+        self._rehearsal: Rehearsal | None = None
         self._engines = engines_of(settings) if settings.engine == "auto" else None
         self._plans: dict[Engine, EnginePlan] = {}
         # That it end, as the user has asked: whichever stretch runs hears of it.
@@ -131,6 +134,17 @@ class Run:
         self._claimed.set()
         self.ended.set()
 
+    def rehearse(self) -> None:
+        """Begin to try what is sent to the workers, while Spark starts.
+
+        Raises:
+            FlowError: Something can't be sent.
+        """
+        self._rehearsal = Rehearsal(self._graph)
+
+    def _rehearsed(self) -> Exceptions:
+        return self._rehearsal.result() if self._rehearsal is not None else Exceptions()
+
     def begin(self, context: SparkContext, holding: Holding, actions: Actions) -> None:
         """Start in Spark, and return once the job owns its checkpoint directory, or has ended.
 
@@ -154,6 +168,7 @@ class Run:
             self._settings,
             session.tasks_at_once(context),
             absolute(self._checkpoint_dir),
+            self._rehearsed(),
         )
         self._graph = next(iter(self._plans.values())).graph
         for vertex in self._graph.vertices:

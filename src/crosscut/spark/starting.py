@@ -36,6 +36,7 @@ def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None
             shown_url(job.checkpoint_dir),
         )
         return job.finished_before(finished)
+    job.rehearse()
     with session.starting:
         if spark is not None:
             context = _context_of(spark)

@@ -15,7 +15,7 @@ from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.status import Observations
 from crosscut.driver.worker_lines import WorkerLines
 from crosscut.events import JobEvent as WatchedEvent
-from crosscut.graph.shipping import pack_graph
+from crosscut.graph.shipping import Exceptions, pack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
 from crosscut.host.clock import SystemClock
@@ -87,6 +87,7 @@ def plans_of(
     settings: Settings,
     at_once: int | None,
     checkpoint_url: str,
+    exceptions: Exceptions,
 ) -> dict[Engine, EnginePlan]:
     """Return the plan of each engine that may run.
 
@@ -94,6 +95,7 @@ def plans_of(
         graph: At the parallelism that was asked for.
         compiled: Makes the same one at another.
         at_once: How many tasks are worth running at once; None: not known.
+        exceptions: What of the user's code can't travel in the usual way.
 
     Raises:
         FlowError: The flow, or one of its sinks, can't run in batches.
@@ -109,7 +111,7 @@ def plans_of(
         if engine == "micro-batch":
             check_batches(one)
             check_sinks(one)
-        plans[engine] = EnginePlan(one, pack_graph(one), own)
+        plans[engine] = EnginePlan(one, pack_graph(one, exceptions), own)
     return plans
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, StructType
 
 from crosscut.connectors.extras import required
@@ -16,7 +17,6 @@ from crosscut.connectors.rows import checked_row
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
 from crosscut.spark.dataframes import check_schema
-from crosscut.spark.versions import arrow_schema
 
 
 def table(
@@ -70,7 +70,7 @@ def table(
     check_schema(found)
     return parquet(
         directory,
-        arrow_schema(found),
+        to_arrow_schema(found, timezone="UTC"),
         row=_ByName(row),
         partition_by=partition_by,
         partitions_max=partitions_max,

@@ -7,7 +7,6 @@ are of classes that are made there: of these there can be only one.
 
 from __future__ import annotations
 
-import pickle  # noqa: S403 - of what this process has just packed
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 
 from crosscut.errors import FlowError
 from crosscut.flow.flow import Flow
-from crosscut.graph.shipping import pack_graph
+from crosscut.graph.shipping import pack_copies, unpack_copy
 from crosscut.graph.specs import JobGraph, SinkSpec, SourceSpec
 from crosscut.interfaces import EndOfSplit, Source, Split, Wait
 from crosscut.testing.simulator.blame import UserCode, user_code_error_of
@@ -217,20 +216,14 @@ def _some(verb: str, uid: str, tokens: Counter[Any]) -> str:
 
 def _fresh_copies(graph: JobGraph) -> Callable[[], JobGraph]:
     """Return what makes copies of `graph`, with functions as new as in a process that has just started."""
-    packed = pack_graph(graph)
-
-    def copy() -> JobGraph:
-        # Not `unpack_graph`: that binds the classes of records for all of this process.
-        found: JobGraph = pickle.loads(packed)[0]  # noqa: S301 - packed above
-        return found
-
-    return copy
+    packed = pack_copies(graph)
+    # Not `unpack_graph`: that binds the classes of records for all of this process.
+    return lambda: unpack_copy(packed)[0]
 
 
 def _record_classes(graph: JobGraph) -> list[type]:
     """Return the classes that travel with the functions: a copy of such a function makes other records."""
-    classes: list[type] = pickle.loads(pack_graph(graph))[1]  # noqa: S301 - packed here
-    return classes
+    return unpack_copy(pack_copies(graph))[1]
 
 
 def _outputs(graph: JobGraph, samples: Samples) -> dict[str, list[Any]]:
