@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
 from crosscut.batch import Batch
+from crosscut.graph.specs import SideOutput
 from crosscut.graph.windows import AggregateFold, CountFold, Fold, ProcessFold, ReduceFold, SumFold
 from crosscut.ids import CheckpointId
 from crosscut.operators.course import Course
@@ -20,6 +22,7 @@ from crosscut.operators.windows.folding import folding
 from crosscut.operators.windows.operator import WindowOperator
 from crosscut.state.encoding import PartReader
 from crosscut.state.keyed import KeyedState
+from crosscut.task.chain import Chain
 from crosscut.timestamps import END_OF_TIME
 from crosscut.windows import (
     Early,
@@ -402,3 +405,55 @@ def test_state_is_gone_with_its_window() -> None:
     assert len(state) == 1
     list(advanced(operator, 25))
     assert len(state) == 0
+
+
+@pytest.mark.parametrize("window", [Tumbling(1_000), Session(1_000), GlobalWindow()], ids=str)
+@pytest.mark.parametrize("slices", range(5))
+def test_an_early_result_that_was_due_at_a_snapshot_is_said_after_a_restore(
+    window: Window, slices: int
+) -> None:
+    """B16: a period later it would be another result, or one that is too late for whoever waits for it."""
+    case = Case(window, CountFold(), Early(10), 0)
+    records = [[(key, time, 1)] for time in (1, 4) for key in "abcd"]
+
+    found: list[Any] = []
+
+    def made(run: Run) -> Chain:
+        def nobody(batch: Batch, side: SideOutput) -> None:
+            raise AssertionError(side)
+
+        return Chain([run.operator], lambda one: found.extend(pairs(one)), nobody, has_event_time=True)
+
+    def said(*, is_restored: bool) -> list[str]:
+        found.clear()
+        run = Run(case, rows_max=2)
+        chain = made(run)
+        chain.begin(2)
+        for step in [*records, 5]:
+            if isinstance(step, int):
+                chain.tell(Batch([], watermark=step))
+            else:
+                run.operator.process(
+                    Batch([r for _, _, r in step], [k for k, _, _ in step], [t for _, t, _ in step])
+                )
+        # Half of what the watermark makes due may be said; or none, as it waits for its turn.
+        chain.begin(1)
+        chain.tell(Batch([], watermark=25))
+        for _ in range(slices):
+            if chain.is_midway and not chain.is_halfway:
+                chain.begin(1)
+                chain.go_on()
+        if is_restored:
+            assigned = chain.assigned
+            run.checkpoint_id = CheckpointId(1)
+            run.state = restored(window_state(window), CheckpointId(1), part_of(run.state, CheckpointId(1)))
+            run.operator = run.made()
+            chain = made(run)
+            chain.restore(25, assigned, [], is_new=False)
+        while chain.is_midway:
+            chain.begin(1)
+            chain.go_on()
+        return as_bag(found)
+
+    assert said(is_restored=True) == said(is_restored=False)
+    assert len(said(is_restored=False)) == 4

@@ -14,6 +14,7 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.interfaces import JSON
 from crosscut.operators.certainty import is_certain, is_own_mistake
 from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
@@ -78,6 +79,14 @@ class Operator(ABC):
         Raises:
             UserCodeError: A function of the user raised, whatever it raised.
         """
+
+    @property
+    def comes_from(self) -> JSON:
+        """The watermark up to which it has said all that was due, where a restored operator has to know.
+
+        As `AssignTimestamps.saved`, without splits; None: it need not know.
+        """
+        return None
 
     def advance(self, watermark: int | None) -> Batch | None:
         """Return what is due now, of at most `course.rows_max` timers, or None when nothing is.

@@ -7,9 +7,10 @@ from typing import Any
 
 from crosscut.batch import Batch
 from crosscut.errors import FlowError, InternalError
+from crosscut.interfaces import JSON
 from crosscut.operators.operator import Operator
 from crosscut.state.keyed import KeyedState
-from crosscut.timestamps import BEFORE_ALL_TIME
+from crosscut.timestamps import BEFORE_ALL_TIME, END_OF_TIME
 
 NO_TIME = BEFORE_ALL_TIME
 """The watermark before any: nothing is late."""
@@ -57,11 +58,13 @@ class TimedOperator(Operator):
         self.late_count = 0
         self._say_late = say_late
         self._speaking: Iterator[Batch] | None = None
+        # The watermark before the one that is being spoken of.
+        self._before = NO_TIME
 
     def advance(self, watermark: int | None) -> Batch | None:
         if watermark is not None and watermark > self.watermark:
-            before, self.watermark = self.watermark, watermark
-            self._speaking = self._due(before)
+            self._before, self.watermark = self.watermark, watermark
+            self._speaking = self._due(self._before)
         while self._speaking is not None:
             said = next(self._speaking, None)
             if said is None:
@@ -69,6 +72,18 @@ class TimedOperator(Operator):
             elif said.records or self.course.is_over:
                 return said
         return None
+
+    def begin_from(self, watermark: int) -> None:
+        """Go on from a snapshot that was taken before all was said that a later watermark makes due."""
+        self.watermark = watermark
+
+    @property
+    def _said_up_to(self) -> JSON:
+        """What `comes_from` is where something is said each time that a period has passed."""
+        # The end of time is never stored: the end of input comes again.
+        is_said = self._speaking is None and self.watermark != END_OF_TIME
+        up_to = self.watermark if is_said else self._before
+        return [None if up_to == NO_TIME else up_to, {}]
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what is to be said now, about `course.rows_max` records at once.

@@ -14,6 +14,7 @@ from crosscut.interfaces import JSON
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, shortened
+from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.measures import Letter, Reading
 from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
@@ -224,8 +225,12 @@ class Chain:
 
     @property
     def assigned(self) -> JSON:
-        """The watermarks that are made here, for a snapshot; None if none are."""
-        return {one.uid: one.saved for one in self._assigners} or None
+        """The watermarks that are made here, or that early results go by; None if none are."""
+        return {
+            one.uid: saved
+            for one in self._operators
+            if (saved := one.saved if isinstance(one, AssignTimestamps) else one.comes_from) is not None
+        } or None
 
     def restore(
         self,
@@ -266,6 +271,9 @@ class Chain:
                 watermark = operator.watermark
             else:
                 operator.begin_at(watermark)
+                match saved.get(operator.uid):
+                    case [int() as before, *_] if isinstance(operator, TimedOperator):
+                        operator.begin_from(before)
 
     def pass_on(self, operator: Operator, batch: Batch) -> None:
         """Take a batch to what follows `operator`, which has made it of itself; nothing is halfway."""

@@ -14,6 +14,7 @@ from itertools import islice, repeat
 from typing import Any
 
 from crosscut.batch import Batch
+from crosscut.interfaces import JSON
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
@@ -109,6 +110,10 @@ class AlignedWindows(WindowOperator):
             said = self._take(batch, keys, times)
         self.taken_count += len(batch.records)
         return said
+
+    @property
+    def comes_from(self) -> JSON:
+        return self._said_up_to if self._every_ms else None
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what the windows say that end by then, in the order of their ends."""

@@ -10,6 +10,7 @@ from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from crosscut.batch import Batch
+from crosscut.interfaces import JSON
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator
@@ -82,6 +83,10 @@ class CountedWindows(WindowOperator):
                 if fresh is not None:
                     fresh[key] = None
         return said.batch() if batch.timestamps is not None else Batch(said.records)
+
+    @property
+    def comes_from(self) -> JSON:
+        return self._said_up_to if self._every_ms else None
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what the global window says early."""

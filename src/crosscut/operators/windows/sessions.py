@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from crosscut.batch import Batch
 from crosscut.errors import InternalError
+from crosscut.interfaces import JSON
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
@@ -86,6 +87,10 @@ class SessionWindows(WindowOperator):
             for key, time, record in zip(keys, times, remaining, strict=True):
                 self._add(key, time, record, said)
         return said.batch()
+
+    @property
+    def comes_from(self) -> JSON:
+        return self._said_up_to if self._every_ms else None
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what the sessions say that end by then, in the order of their ends."""
