@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.refined_records import Hop, Last, Records, Routed, Stage, modelled, real
@@ -20,6 +21,7 @@ from crosscut.protocol.messages import (
     CoordinatorMessage,
     ResumeSources,
     SnapshotAcknowledged,
+    TaskFailed,
     TriggerCheckpoint,
     WorkerMessage,
 )
@@ -173,7 +175,7 @@ class Pair:
                 self.both(action, lambda: task.snapshots.failed(n, REASON["store"]))
             case ("ask_commit",):
                 self._commit = None
-                self.both(action, task.transactions.committed)
+                self.both(action, task.transactions.commit_succeeded)
             case ("fail_to_commit",):
                 self._commit = None
                 self.both(action, lambda: task.transactions.commit_failed(REASON["commit"]))
@@ -347,7 +349,16 @@ def _by_channel(sent: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
 
 def _told(messages: Sequence[WorkerMessage]) -> list[object]:
     """Return messages as far as the model has what they say."""
-    return [_acknowledged(one) if isinstance(one, SnapshotAcknowledged) else one for one in messages]
+    return [
+        _acknowledged(one) if isinstance(one, SnapshotAcknowledged) else _unnamed(one) for one in messages
+    ]
+
+
+def _unnamed(message: WorkerMessage) -> WorkerMessage:
+    """Return a failure without the operator, which the model has no name for."""
+    if not isinstance(message, TaskFailed):
+        return message
+    return replace(message, cause=replace(message.cause, operator=""))
 
 
 def _acknowledged(message: SnapshotAcknowledged) -> object:

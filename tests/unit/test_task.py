@@ -35,7 +35,7 @@ from crosscut.protocol.messages import (
     TaskStatistics,
     TransactionsCommitted,
 )
-from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
+from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PartChain
@@ -537,6 +537,11 @@ def test_a_snapshot_that_cannot_be_stored_declines_its_checkpoint_and_no_other()
 # Sinks.
 
 
+def sink_acknowledged(n: CheckpointId, records: int = 0, **snapshot: Any) -> SnapshotAcknowledged:
+    """As `acknowledged`, of a sink's task that has committed nothing."""
+    return acknowledged(n, records, committed=KnownCommitted(), **snapshot)
+
+
 def sink_task(directory: Path, attempts_max: int = 2, **restored: Any) -> tuple[Task, SinkWriter]:
     writer = cc.files.jsonl(directory).writer(SinkContext(LINEAGE, EPOCH, HERE, "out"))
     writer.recover(None, [])
@@ -579,14 +584,14 @@ def test_what_was_written_before_the_barrier_becomes_visible_when_its_checkpoint
     offer(task, A, [1, 2], Barrier(N1), [3])
     work(task)
     handle = stored(task, writer, N1)
-    assert said(task) == [acknowledged(N1, 2, pending=(PendingTransaction(N1, handle),))]
+    assert said(task) == [sink_acknowledged(N1, 2, pending=(PendingTransaction(N1, handle),))]
     assert visible(tmp_path) == []
     task.checkpoint_completed(N1)
     (commit,) = asked(task)
     assert commit == commit_of(N1, handle)
     assert said(task) == []
     writer.commit(commit.permit, commit.handles)
-    task.transactions.committed()
+    task.transactions.commit_succeeded()
     assert said(task) == [TransactionsCommitted(EPOCH, N1, HERE)]
     assert visible(tmp_path) == ["1", "2"]
     task.close()
@@ -599,11 +604,11 @@ def test_a_snapshot_says_where_the_records_of_its_pending_transactions_are_held(
     first, second = (one for one in asked(task) if isinstance(one, PrepareTransaction))
     task.transactions.prepared(N1, one := writer.prepare(first.transaction))
     task.snapshots.stored(N1, None, 0, held={N1: part(1)})
-    assert said(task) == [acknowledged(N1, 1, pending=(PendingTransaction(N1, one, part(1)),))]
+    assert said(task) == [sink_acknowledged(N1, 1, pending=(PendingTransaction(N1, one, part(1)),))]
     task.transactions.prepared(N2, two := writer.prepare(second.transaction))
     task.snapshots.stored(N2, None, 0, held={N1: part(2), N2: part(3)})
     pending = (PendingTransaction(N1, one, part(2)), PendingTransaction(N2, two, part(3)))
-    assert said(task) == [acknowledged(N2, 2, pending=pending)]
+    assert said(task) == [sink_acknowledged(N2, 2, pending=pending)]
     task.close()
 
 
@@ -612,7 +617,7 @@ def test_a_checkpoint_with_nothing_written_is_committed_without_a_transaction(tm
     offer(task, A, Barrier(N1))
     work(task)
     assert stored(task, writer, N1) is None
-    assert said(task) == [acknowledged(N1)]
+    assert said(task) == [sink_acknowledged(N1)]
     task.checkpoint_completed(N1)
     assert (asked(task), said(task)) == ([], [TransactionsCommitted(EPOCH, N1, HERE)])
     task.close()
@@ -634,7 +639,7 @@ def test_the_transaction_of_an_aborted_checkpoint_is_committed_with_the_next_one
     work(task)
     later = stored(task, writer, N2)
     pending = (PendingTransaction(N1, handle), PendingTransaction(N2, later))
-    assert said(task) == [acknowledged(N2, 2, pending=pending)]
+    assert said(task) == [sink_acknowledged(N2, 2, pending=pending)]
     task.checkpoint_completed(N2)
     assert asked(task) == [commit_of(N2, handle, later)]
     task.close()
@@ -688,7 +693,9 @@ def test_the_counters_go_on_from_those_of_the_restored_snapshot(
     )
     handle = stored(task, writer, N1)
     pending = (PendingTransaction(N1, handle),)
-    assert said(task) == [acknowledged(N1, pending=pending, records_in=102, records_out=52, late_records=7)]
+    assert said(task) == [
+        sink_acknowledged(N1, pending=pending, records_in=102, records_out=52, late_records=7)
+    ]
     task.close()
 
 

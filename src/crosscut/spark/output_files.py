@@ -10,7 +10,7 @@ from datetime import date
 from time import monotonic, sleep
 from typing import Any
 
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, DateType, IntegralType, StringType, StructField, StructType
 
 from crosscut.connectors.committed_files import FORMATS, committed_files, grouped, newest_visible
@@ -23,6 +23,7 @@ from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.segments import claims_in
 from crosscut.savepoints.manifest import is_savepoint
+from crosscut.spark.versions import arrow_schema
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import LogKey, log_key
 from crosscut.urls import shown_url
@@ -226,7 +227,7 @@ def _typed(path: str, text: str | None, field: StructField) -> Any:
 def _parquet(path: str, schema: StructType, said: dict[str, str | None]) -> Iterator[Any]:
     library = required("pyarrow.parquet", "parquet")
     arrow = required("pyarrow", "parquet")
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = arrow_schema(schema)
     try:
         with library.ParquetFile(path) as file:
             own = [name for name in schema.fieldNames() if name not in said]

@@ -22,6 +22,7 @@ from crosscut.spark import gateway
 from crosscut.spark.holding import holders
 from crosscut.spark.java import find_java
 from crosscut.spark.local_dirs import ENVIRONMENT, LOCAL_DIRS, SETTING, removed_by_jvm
+from crosscut.spark.versions import check_version
 
 LOOPBACK = "127.0.0.1"
 
@@ -60,7 +61,8 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
         name: Shown in Spark's UI, if the SparkContext is made here.
 
     Raises:
-        SettingsError: There is no Java, or the program uses Spark Connect, which can't run RDD jobs.
+        SettingsError: This version of PySpark is not supported, there is no Java, or the program uses Spark
+            Connect, which can't run RDD jobs.
         WorkersError: Spark does not start, or the program's own, on a cluster, is gone.
     """
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
@@ -68,6 +70,7 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
             "this program uses Spark Connect (SPARK_REMOTE or SPARK_CONNECT_MODE_ENABLED is set), which "
             "can't run workers; start it without, or submit it to the cluster with spark-submit"
         )
+    check_version()
     with starting:
         active = SparkContext._active_spark_context
         if active is not None and gateway.is_gone(active):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, StructType
 
 from crosscut.connectors.extras import required
@@ -17,6 +16,7 @@ from crosscut.connectors.rows import checked_row
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
 from crosscut.spark.dataframes import check_schema
+from crosscut.spark.versions import arrow_schema
 
 
 def table(
@@ -70,7 +70,7 @@ def table(
     check_schema(found)
     return parquet(
         directory,
-        to_arrow_schema(found, timezone="UTC"),
+        arrow_schema(found),
         row=_ByName(row),
         partition_by=partition_by,
         partitions_max=partitions_max,

@@ -16,13 +16,14 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer, NoOpSerializer
-from pyspark.util import _load_from_socket, local_connect_and_auth
+from pyspark.util import local_connect_and_auth
 
 from crosscut.errors import InternalError, WorkersError
 from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.spark import gateway
 from crosscut.spark.session import is_local
+from crosscut.spark.versions import results_of
 from crosscut.worker.worker import WorkerPlan
 from crosscut.worker.worker_process import run_worker
 
@@ -145,7 +146,7 @@ class SparkWorkers:
         # What RDD.collect does, but for the name of the stage: that would be a line of this file.
         self._context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
         served = _java(self._context).PythonRDD.collectAndServe(jrdd.rdd())
-        with _load_from_socket(served, NoOpSerializer()) as results:
+        with results_of(served, NoOpSerializer()) as results:
             for _ in results:
                 """Workers return nothing: this waits for their end."""
 

@@ -60,7 +60,7 @@ def findings(parallelism: int, directory: str | None, port: int) -> Iterator[Fin
     """
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("python", python_found),
-        ("pyspark", lambda: package_found("pyspark")),
+        ("pyspark", spark_found),
         ("java", java_found),
         ("slots", lambda: slots_found(parallelism)),
         ("connections", connections_found),
@@ -95,14 +95,18 @@ def package_found(name: str) -> Finding:
         found = version(name)
     except PackageNotFoundError:
         return Finding(name, "problem", "not installed", f"pip install '{name}{wanted}'")
-    if wanted.startswith("==") and found != wanted.removeprefix("=="):
-        return Finding(
-            name,
-            "warning",
-            f"{found}, tested with {wanted.removeprefix('==')}",
-            f"pip install '{name}{wanted}'",
-        )
     return Finding(name, "ok", found)
+
+
+def spark_found() -> Finding:
+    """Look at PySpark and its version."""
+    found = package_found("pyspark")
+    if found.level != "ok":
+        return found
+    from crosscut.spark.versions import check_version
+
+    check_version()
+    return found
 
 
 def java_found() -> Finding:

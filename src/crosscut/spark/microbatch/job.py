@@ -10,11 +10,11 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.core.broadcast import Broadcast
 from pyspark.serializers import NoOpSerializer
-from pyspark.util import _load_from_socket
 
 from crosscut.errors import WorkersError
 from crosscut.spark.microbatch.surroundings import Routed
 from crosscut.spark.microbatch.trying import tried, tries_of
+from crosscut.spark.versions import results_of
 from crosscut.spark.workers import STOPPED, bytes_of, python_of_this_program, why_lost
 from crosscut.worker.batch_process import run_partition
 from crosscut.worker.parcels import encoded_result
@@ -68,7 +68,7 @@ class BatchJobs:
         self._running[name] = None
         try:
             served = context._jvm.PythonRDD.collectAndServe(jrdd.rdd())
-            with _load_from_socket(served, NoOpSerializer()) as results:
+            with results_of(served, NoOpSerializer()) as results:
                 yield from results
         finally:
             self._running.pop(name, None)
