@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -88,18 +89,27 @@ def test_without_any_java_the_error_says_where_it_was_looked_for(
     assert f"{old / 'bin' / 'java'} is Java 8" in str(raised.value)
 
 
-def test_the_bundled_java_starts_through_a_script_that_drops_only_the_module_it_lacks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bundled", [True, False])
+def test_java_starts_through_a_script_that_leaves_out_only_the_incubator_module(
+    tmp_path: Path, *, bundled: bool
+) -> None:
+    """The bundled runtime lacks it, and every other one warns of it at each start."""
     home = tmp_path / "it's a home"
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text('#!/bin/sh\nfor argument do echo "<$argument>"; done\n')
+    program.write_text('#!/bin/sh\necho "$JAVA_HOME"\nfor argument do echo "<$argument>"; done\n')
     program.chmod(0o700)
-    with Java(home, 21, bundled=True).launch_home() as launch_home:
-        printed = subprocess.run(
-            [launch_home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-cp", "a b", "", "$HOME *"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert printed.stdout.splitlines() == ["<-cp>", "<a b>", "<>", "<$HOME *>"]
+    with Java(home, 21, bundled=bundled).launch_home() as launch_home:
+
+        def printed(*arguments: str) -> list[str]:
+            command = [str(launch_home / "bin" / "java"), *arguments]
+            environment = {**os.environ, "JAVA_HOME": str(launch_home)}
+            found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            return found.stdout.splitlines()
+
+        arguments = ("-cp", "a b", "", "$HOME *")
+        shown = ["<-cp>", "<a b>", "<>", "<$HOME *>"]
+        assert printed("--add-modules=jdk.incubator.vector", *arguments) == [str(home), *shown]
+        # The launcher makes the command line of Spark with the home that it sees.
+        assert printed(*arguments) == [str(launch_home), *shown]
     assert not launch_home.exists()

