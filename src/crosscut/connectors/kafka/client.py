@@ -18,6 +18,17 @@ PARTITIONER = "murmur2_random"
 
 _log = logging.getLogger("crosscut.kafka")
 
+_LOADING = "Coordinator load in progress"
+"""A broker that has just started, or taken a partition over, says so for a moment. The client asks again."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a message is for people who do not debug: a healthy cluster says some of them, too."""
+    return _LOADING not in record.getMessage() or _log.isEnabledFor(logging.DEBUG)
+
+
+_log.addFilter(_is_news)
+
 
 def library() -> Any:
     """Return confluent_kafka.
