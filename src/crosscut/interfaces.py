@@ -138,6 +138,15 @@ class Source(ABC, Generic[Record]):
         """
         return True
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether records that are read again after a failure are those of the first time.
+
+        Else a record that no complete checkpoint has may never come again. A sink that shows records at once
+        would keep it, so the build refuses such a pair.
+        """
+        return True
+
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Discover the splits. Called on the Spark driver when a job starts with no checkpoint.

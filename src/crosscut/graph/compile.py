@@ -15,6 +15,7 @@ from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.rate_limit import shared_turns
+from crosscut.graph.repeatable import check_repeatable
 from crosscut.graph.source_groups import check_alignment
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -131,6 +132,7 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
             else:
                 consumers[read.uid].append(node)
     _check(name, nodes, consumers, read_aside)
+    check_repeatable(name, nodes)
 
     timed = timed_operators(name, nodes)
     vertices = tuple(

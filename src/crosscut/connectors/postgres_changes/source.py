@@ -78,6 +78,12 @@ class PostgresChanges(Source[Change]):
     def __repr__(self) -> str:
         return f"crosscut.postgres.changes({self.publication!r}, {self.slot!r})"
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Not while the first rows are read: after a failure another transaction reads the rest of them, and
+        a row that was deleted meanwhile comes neither again nor as a change."""
+        return not self.snapshot
+
     def describe(self) -> str:
         """Say which changes these are, and nothing of how they are reached."""
         return f"changes of Postgres publication {self.publication}, slot {self.slot}"
