@@ -7,10 +7,10 @@ module does not.
 from __future__ import annotations
 
 from crosscut.connectors.postgres_changes.change import Change
-from crosscut.connectors.postgres_changes.source import changes
+from crosscut.connectors.postgres_changes.source import changes, drop_slot
 from crosscut.connectors.tables.postgres_lookup import lookup
 from crosscut.connectors.tables.postgres_sink import sink
 from crosscut.connectors.tables.postgres_source import source
 from crosscut.connectors.tables.postgres_upsert import upsert
 
-__all__ = ["Change", "changes", "lookup", "sink", "source", "upsert"]
+__all__ = ["Change", "changes", "drop_slot", "lookup", "sink", "source", "upsert"]

@@ -35,8 +35,8 @@ def check_repeatable(name: str, nodes: Sequence[OperatorNode]) -> None:
             ):
                 raise FlowError(
                     f"flow {name!r}: source {uid!r} may give other records after a failure, and sink "
-                    f"{node.uid!r} shows records before their checkpoint is complete: a record that does not come "
-                    f"again would stay there for ever. Use a sink that is exactly once, such as "
+                    f"{node.uid!r} shows records before their checkpoint is complete: a record that does "
+                    f"not come again would stay there for ever. Use a sink that is exactly once, such as "
                     f"crosscut.postgres.sink(..., key=...), or read changes only, with snapshot=False",
                     operator=node.uid,
                 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crosscut.connectors.extras import required
 from crosscut.connectors.postgres_changes.parts import Seen, Verdict, key_hash
 from crosscut.connectors.postgres_changes.pgoutput import (
     UNCHANGED,
@@ -18,6 +19,7 @@ from crosscut.connectors.postgres_changes.pgoutput import (
     Update,
     Value,
 )
+from crosscut.connectors.tables.postgres_values import MalformedRecord, row_of
 from crosscut.errors import ConnectorError
 
 
@@ -53,6 +55,7 @@ class ChangedTable:
         key: The columns of its primary key; empty if nothing was read before.
         loaders: Make Python values of text, by column.
         seen: What has been read before.
+        chosen: The columns that records have; None: all.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ChangedTable:
         key: Iterable[str],
         loaders: Sequence[Callable[[bytes], Any]],
         seen: Seen | None,
+        chosen: Iterable[str] | None = None,
     ) -> None:
         self.name = f"{relation.schema}.{relation.name}"
         self._relation = relation
@@ -69,12 +73,24 @@ class ChangedTable:
         self._identity = frozenset(one.name for one in relation.columns if one.is_key)
         key = tuple(key)
         names = [one.name for one in relation.columns]
+        self._chosen = tuple([chosen is None or name in chosen for name in names])
+        # Of the change that is being made: why values of it can't be read.
+        self._reasons: list[str] = []
         if seen is not None and (missing := [name for name in key if name not in names]):
             raise ConnectorError(f"table {self.name} has lost the column {missing[0]} of its key")
         self._key = tuple([names.index(name) for name in key]) if seen is not None else ()
 
-    def change(self, change: Insert | Update | Delete, xid: int, lsn: str, time: int) -> Change | None:
+    def change(
+        self, change: Insert | Update | Delete, xid: int, lsn: str, time: int
+    ) -> Change | MalformedRecord | None:
         """Return the record, None if the rows that were read have it in them."""
+        found = self._change(change, xid, lsn, time)
+        if not self._reasons:
+            return found
+        reasons, self._reasons = self._reasons, []
+        return MalformedRecord(found, "; ".join(reasons))
+
+    def _change(self, change: Insert | Update | Delete, xid: int, lsn: str, time: int) -> Change | None:
         match change:
             case Insert(_, new):
                 if self._of_row(xid, new) is Verdict.LEFT_OUT:
@@ -128,19 +144,37 @@ class ChangedTable:
         return key_hash(found)
 
     def _row(self, row: Sequence[Value]) -> dict[str, Any]:
-        return {
-            column.name: None if value is None else load(value)
-            for column, load, value in zip(self._relation.columns, self._loaders, row, strict=True)
-            if not isinstance(value, Unchanged)
-        }
+        columns = self._relation.columns
+        try:
+            return {
+                column.name: None if value is None else load(value)
+                for column, load, value, is_chosen in zip(
+                    columns, self._loaders, row, self._chosen, strict=True
+                )
+                if is_chosen and not isinstance(value, Unchanged)
+            }
+        except (required("psycopg", "postgres").DataError, ValueError, OverflowError):
+            there = [
+                (value, column.name, load)
+                for column, load, value, is_chosen in zip(
+                    columns, self._loaders, row, self._chosen, strict=True
+                )
+                if is_chosen and not isinstance(value, Unchanged)
+            ]
+            values, names, loaders = zip(*there, strict=True)
+            found, reason = row_of(values, names, loaders)
+            self._reasons.append(reason)
+            return dict(zip(names, found, strict=True))
 
     def _old(self, row: Sequence[Value], *, whole: bool) -> dict[str, Any]:
         found = self._row(row)
         return found if whole else {name: found[name] for name in found if name in self._identity}
 
     def _unchanged(self, row: Sequence[Value]) -> tuple[str, ...]:
-        columns = zip(self._relation.columns, row, strict=True)
-        return tuple([column.name for column, value in columns if value is UNCHANGED])
+        columns = zip(self._relation.columns, row, self._chosen, strict=True)
+        return tuple(
+            [column.name for column, value, is_chosen in columns if is_chosen and value is UNCHANGED]
+        )
 
 
 def change_of(
@@ -149,7 +183,7 @@ def change_of(
     xid: int,
     lsn: str,
     time: int,
-) -> Change | None:
+) -> Change | MalformedRecord | None:
     """Return the record of one message; None if rows that were read have it in them.
 
     Args:

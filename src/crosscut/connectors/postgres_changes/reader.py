@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,21 @@ from crosscut.connectors.postgres_changes.pgoutput import (
 )
 from crosscut.connectors.postgres_changes.stream import SESSION, Data, Keepalive, LogStream
 from crosscut.connectors.tables.postgres import LOCK_TIMEOUT_MS, connected, shown
+from crosscut.connectors.tables.postgres_values import (
+    MalformedRecord,
+    fetched,
+    loaders_of,
+    records_of,
+    set_infinity,
+)
 from crosscut.connectors.tables.rows import quoted, size_bytes
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
 if TYPE_CHECKING:
     from crosscut.connectors.postgres_changes.source import PostgresChanges
+
+Record = Change | MalformedRecord
 
 BUFFERED_MAX = 20_000
 """Changes that wait in Python; the others wait at the server."""
@@ -59,6 +69,8 @@ _PAGE_ROWS_MAX = 4_096
 _PAGE_BYTES = 8 << 20
 """Pages of rows: the next one is as large as the rows of the last one allow, and at most twice as long."""
 
+_log = logging.getLogger("crosscut.postgres")
+
 _IDLE_MS = 2.0
 _POLL_S = 1.0
 _ASKING_S = 0.05
@@ -72,7 +84,7 @@ class ChangesReader(SplitReader[Change]):
         self._stop = stop
         self._position = position_of(position)
         self._filled = Condition()
-        self._buffer: deque[tuple[Change | None, Position, int]] = deque()
+        self._buffer: deque[tuple[Record | None, Position, int]] = deque()
         self._buffered_bytes = 0
         self._failure: ConnectorError | None = None
         self._has_ended = False
@@ -93,10 +105,20 @@ class ChangesReader(SplitReader[Change]):
         found: list[Change] = []
         with self._filled:
             while self._buffer and len(found) < limit:
-                change, self._position, size_bytes = self._buffer.popleft()
-                self._buffered_bytes -= size_bytes
-                if change is not None:
+                change, position, size_bytes = self._buffer[0]
+                if type(change) is Change:
                     found.append(change)
+                elif change is not None:
+                    try:
+                        found += records_of(change, self._source.malformed, self._source.describe())
+                    except ConnectorError:
+                        # Those before it go out first.
+                        if not found:
+                            raise
+                        break
+                self._position = position
+                self._buffered_bytes -= size_bytes
+                self._buffer.popleft()
             self._filled.notify_all()
             if found:
                 return found
@@ -145,6 +167,7 @@ class ChangesReader(SplitReader[Change]):
             connection.execute(f"set lock_timeout = {LOCK_TIMEOUT_MS}")
             for setting in SESSION:
                 connection.execute(setting)
+            set_infinity(connection, source.infinity)
             check_slot(connection, source.slot, start.lsn)
             # What is flushed, since no more than that is sent.
             (end,) = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
@@ -158,7 +181,7 @@ class ChangesReader(SplitReader[Change]):
         if at is not None:
             self._read_changes(at, {table.name: table.key for table in tables}, lsn_number(end))
 
-    def _put(self, change: Change | None, position: Position, size_bytes: int = 0) -> bool:
+    def _put(self, change: Record | None, position: Position, size_bytes: int = 0) -> bool:
         """Hand on a change, and the position after it; return whether somebody still reads."""
         with self._filled:
             if change is None and self._buffer and self._buffer[-1][0] is None:
@@ -180,18 +203,21 @@ class ChangesReader(SplitReader[Change]):
             if after:
                 conditions.append(f"{hashed} > {_literal(connection, after)}")
             where = f"where {' and '.join(conditions)}" if conditions else ""
-            columns = ", ".join(map(quoted, table.names))
+            chosen = self._source.columns.get(name, table.names)
+            names = [one for one in table.names if one in chosen]
+            columns = ", ".join([hashed, *map(quoted, names)])
             connection.execute(
-                f"declare crosscut_rows no scroll cursor for select {hashed}, {columns} from {table.sql} "
+                f"declare crosscut_rows no scroll cursor for select {columns} from {table.sql} "
                 f"{where} order by 1"
             )
             page_rows = _PAGE_ROWS_FIRST
-            while rows := connection.execute(f"fetch {page_rows} from crosscut_rows").fetchall():
+            while rows := fetched(connection.execute(f"fetch {page_rows} from crosscut_rows")):
                 page_bytes = 0
-                for row in rows:
+                for row, reason in rows:
                     row_bytes = size_bytes(row)
                     page_bytes += row_bytes
-                    record = Change("snapshot", name, dict(zip(table.names, row[1:], strict=True)))
+                    record: Record = Change("snapshot", name, dict(zip(names, row[1:], strict=True)))
+                    record = MalformedRecord(record, reason) if reason else record
                     read = Position(at.lsn, 0, (*parts, Part(name, row[0], snapshot)), True)
                     if not self._put(record, read, row_bytes):
                         return None
@@ -221,7 +247,8 @@ class ChangesReader(SplitReader[Change]):
         if stream is None:
             return
         try:
-            changes = _Changes(stream.connection, at, keys)
+            set_infinity(stream.connection, self._source.infinity)
+            changes = _Changes(stream.connection, at, keys, self._source.columns)
             while self._has_room(stream.report) and not self._is_at_end(changes):
                 self._has_caught_up = self._has_caught_up or changes.has_reached(end_lsn)
                 is_asking = self._stop is not None or not self._has_caught_up
@@ -231,6 +258,14 @@ class ChangesReader(SplitReader[Change]):
                 elif is_asking:
                     # It tells how far it has come only now and then, or if it is asked.
                     stream.report(asks=True)
+            if self._is_at_end(changes):
+                slot = self._source.slot
+                _log.warning(
+                    "all changes have been read; replication slot %r stays, and the server keeps its log "
+                    "for it: call crosscut.postgres.drop_slot(conninfo, %r) when the job has finished",
+                    slot,
+                    slot,
+                )
         finally:
             stream.close()
 
@@ -270,9 +305,16 @@ class ChangesReader(SplitReader[Change]):
 class _Changes:
     """Turns the messages of the log into changes, each with the position after it."""
 
-    def __init__(self, connection: Any, at: Position, keys: dict[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        at: Position,
+        keys: dict[str, tuple[str, ...]],
+        columns: Mapping[str, Sequence[str]],
+    ) -> None:
         self._connection = connection
         self._keys = keys
+        self._columns = columns
         self._relations: dict[int, Relation] = {}
         self._tables: dict[int, ChangedTable] = {}
         # Of domains: the type of their values, which are read as that.
@@ -293,7 +335,7 @@ class _Changes:
         self.position = self._at(lsn)
         return self.position
 
-    def received(self, message: Message) -> list[tuple[Change | None, Position]]:
+    def received(self, message: Message) -> list[tuple[Record | None, Position]]:
         """Return the changes of one message."""
         match message:
             case Begin():
@@ -317,7 +359,7 @@ class _Changes:
             case Ignored():
                 return []
 
-    def _changed(self, message: Insert | Update | Delete | Truncate) -> list[tuple[Change | None, Position]]:
+    def _changed(self, message: Insert | Update | Delete | Truncate) -> list[tuple[Record | None, Position]]:
         self._count += 1
         at, begin = self.position, self._begin
         if self._count <= at.skip:
@@ -347,15 +389,10 @@ class _Changes:
 
     def _table(self, relation: Relation) -> ChangedTable:
         name = f"{relation.schema}.{relation.name}"
-        psycopg = required("psycopg", "postgres")
-        adapters, text = self._connection.adapters, psycopg.pq.Format.TEXT
-        loaders = []
-        for column in relation.columns:
-            oid = self._types.get(column.type_oid, column.type_oid)
-            kind = adapters.get_loader(oid, text) or adapters.get_loader(0, text)
-            loaders.append(kind(oid, self._connection).load)
+        oids = [self._types.get(column.type_oid, column.type_oid) for column in relation.columns]
+        loaders = loaders_of(self._connection, oids)
         seen = Seen(self.position.parts, name) if self.position.parts and name in self._keys else None
-        return ChangedTable(relation, self._keys.get(name, ()), loaders, seen)
+        return ChangedTable(relation, self._keys.get(name, ()), loaders, seen, self._columns.get(name))
 
 
 def _literal(connection: Any, text: str) -> str:

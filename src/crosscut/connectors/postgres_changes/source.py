@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.postgres_changes.catalogue import made_slot, published
@@ -12,8 +12,10 @@ from crosscut.connectors.postgres_changes.change import Change
 from crosscut.connectors.postgres_changes.parts import Position
 from crosscut.connectors.postgres_changes.pgoutput import lsn_number, lsn_text
 from crosscut.connectors.postgres_changes.reader import ChangesReader
+from crosscut.connectors.rows import checked_columns
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.postgres import checked_conninfo, connected, shown
+from crosscut.connectors.tables.postgres_values import Infinity, Malformed, checked_options
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, Source, Split, SplitReader
 
@@ -27,6 +29,9 @@ def changes(
     *,
     snapshot: bool = True,
     stop: str | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    malformed: Malformed = "fail",
+    infinity: Infinity = "malformed",
 ) -> Source[Change]:
     """Return a source of the rows of published tables, and then of all that becomes of them, each once.
 
@@ -45,6 +50,11 @@ def changes(
         snapshot: Whether the rows that are there at first come, too, each as a change of the kind "snapshot".
         stop: "latest": end where the log ends when the job starts for the first time; or a place in it, such
             as "16/B374D848". None: never.
+        columns: By table, with its schema ("public.orders"): which columns records have. Other tables: all.
+        malformed: What becomes of a record with a value that Python has none for, such as a year before 1:
+            "fail" the job, "skip" it with a warning, or a function. The function takes the record, with the
+            texts of such values, and the error, and returns another record.
+        infinity: Infinite dates and times are "malformed", or the first and last ones of Python ("limits").
 
     Raises:
         ConnectorError: An argument is not as described. Later: the server can't be reached or does not allow
@@ -62,7 +72,49 @@ def changes(
         )
     if stop not in (None, "latest"):
         lsn_number(stop)
-    return PostgresChanges(checked_conninfo(conninfo), publication, slot, bool(snapshot), stop)
+    checked_options(malformed, infinity)
+    if not isinstance(columns, Mapping | None) or not all("." in one for one in columns or ()):
+        raise ConnectorError(
+            f"columns={columns!r}: expected columns by table with its schema, such as "
+            f"{{'public.orders': ['id']}}"
+        )
+    chosen = {table: checked_columns(names) for table, names in (columns or {}).items()}
+    return PostgresChanges(
+        checked_conninfo(conninfo),
+        publication,
+        slot,
+        bool(snapshot),
+        stop,
+        chosen,
+        malformed,
+        infinity,
+    )
+
+
+def drop_slot(conninfo: str | Environment, slot: str) -> bool:
+    """Drop the slot of a job that is over for good, and with it the log that the server keeps for the job.
+
+    Return whether there was one.
+
+    Args:
+        conninfo: See `crosscut.postgres.sink`.
+        slot: See `changes`.
+
+    Raises:
+        ConnectorError: The server can't be reached, or somebody reads with the slot.
+    """
+    psycopg = required("psycopg", "postgres")
+    try:
+        connection = connected(checked_conninfo(conninfo))
+        try:
+            query = (
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s"
+            )
+            return connection.execute(query, (slot,)).fetchone() is not None
+        finally:
+            connection.close()
+    except psycopg.Error as error:
+        raise ConnectorError(f"replication slot {slot!r} can't be dropped: {shown(error)}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +126,9 @@ class PostgresChanges(Source[Change]):
     slot: str
     snapshot: bool
     stop: str | None
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    malformed: Malformed = "fail"
+    infinity: Infinity = "malformed"
 
     def __repr__(self) -> str:
         return f"crosscut.postgres.changes({self.publication!r}, {self.slot!r})"

@@ -24,6 +24,9 @@ from crosscut.errors import ConnectorError
 FEEDBACK_S = 5.0
 """Between two reports of how far everything is safe; the server takes us for dead after a minute without."""
 
+SILENCE_S = 60.0
+"""Without a word of the server, which is asked every few seconds: then the connection is taken for lost."""
+
 _MICROSECONDS_OF_2000 = 946_684_800_000_000
 
 SESSION = (
@@ -72,6 +75,8 @@ class LogStream:
         self._safe_lsn = safe_lsn
         self._woken = woken
         self._received_lsn = lsn
+        # For so long it has been listened to, and nothing has come.
+        self._silent_s = 0.0
         self._reported: tuple[int, float] = 0, time.monotonic()
         self.connection = connected(conninfo, replication="database")
         try:
@@ -108,8 +113,13 @@ class LogStream:
                 return self._received(bytes(data))
             if size < 0:
                 raise self._ended()
-            left_s = deadline_s - time.monotonic()
-            ready, _, _ = select.select([pgconn.socket, self._woken], [], [], max(0.0, left_s))
+            began_s = time.monotonic()
+            waits_s = max(0.0, deadline_s - began_s)
+            ready, _, _ = select.select([pgconn.socket, self._woken], [], [], waits_s)
+            if pgconn.socket in ready:
+                self._silent_s = 0.0
+            else:
+                self._check_silence(time.monotonic() - began_s)
             if self._woken in ready:
                 self._woken.recv(1_024)
                 self.report()
@@ -117,6 +127,14 @@ class LogStream:
             if not ready:
                 return None
             pgconn.consume_input()
+
+    def _check_silence(self, waited_s: float) -> None:
+        self._silent_s += waited_s
+        if self._silent_s >= SILENCE_S:
+            raise ConnectorError(
+                f"the server has sent nothing for {self._silent_s:.0f} s, though it was asked to: the "
+                f"connection is lost, or the server hangs; the job connects anew"
+            )
 
     def report(self, *, asks: bool = False) -> None:
         """Tell the server how far everything is safe.

@@ -24,6 +24,9 @@ CONNECT_TIMEOUT_S = 15
 SESSION = {"client_encoding": "UTF8"}
 """Of every connection: text is written as UTF-8, whatever the database has it in."""
 
+_KEEPALIVES = {"keepalives_idle": "20", "keepalives_interval": "10", "keepalives_count": "4"}
+"""Unless the connection string has others: so a host that is gone is noticed within a minute."""
+
 LOCK_TIMEOUT_MS = 60_000
 """For a lock that somebody else holds on the table or the marker."""
 
@@ -40,7 +43,7 @@ _MAKING = "select pg_advisory_xact_lock(hashtext('crosscut tables'))"
 
 # Of values that the server refuses in any try: data, constraints, a view's check, limits of size, triggers.
 _REFUSALS = ("22", "23", "44", "54", "P0")
-_COLUMN = re.compile(r"^COPY crosscut_rows, line \d+, column ([^:]+?)(:|$)")
+_COLUMN = re.compile(r"^COPY .*?, line \d+, column ([^:]+?)(:|$)")
 
 
 class PostgresDatabase(Database):
@@ -368,12 +371,19 @@ def readable_conninfo(conninfo: str | Environment) -> str:
 
 def connected(conninfo: str | Environment, **options: str) -> Any:
     """Return a new connection of psycopg, in its autocommit mode."""
+    text = readable_conninfo(conninfo)
     return required("psycopg", "postgres").connect(
-        readable_conninfo(conninfo),
+        text,
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
-        **{"application_name": "crosscut", **SESSION, **options},
+        **{"application_name": "crosscut", **session_of(text), **options},
     )
+
+
+def session_of(text: str) -> dict[str, str]:
+    """Return the options of every connection with a connection string, as libpq takes them."""
+    ours = required("psycopg.conninfo", "postgres").conninfo_to_dict(text)
+    return {**{name: value for name, value in _KEEPALIVES.items() if name not in ours}, **SESSION}
 
 
 def shown(error: Any) -> str:

@@ -14,9 +14,9 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.postgres import (
     CONNECT_TIMEOUT_S,
-    SESSION,
     checked_conninfo,
     readable_conninfo,
+    session_of,
     shown,
 )
 from crosscut.durations import Duration, duration_ms
@@ -192,12 +192,13 @@ class _Pool:
         return found
 
     async def _connected(self) -> Any:
+        text = readable_conninfo(self._conninfo)
         return await required("psycopg", "postgres").AsyncConnection.connect(
-            readable_conninfo(self._conninfo),
+            text,
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S,
             application_name="crosscut",
-            **SESSION,
+            **session_of(text),
         )
 
     def __del__(self) -> None:

@@ -17,6 +17,15 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.rows import checked_columns
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.postgres import checked_conninfo, connected, shown
+from crosscut.connectors.tables.postgres_values import (
+    Infinity,
+    Malformed,
+    MalformedRecord,
+    checked_options,
+    fetched,
+    records_of,
+    set_infinity,
+)
 from crosscut.connectors.tables.rows import checked_name, qualified, quoted
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -44,6 +53,8 @@ def source(
     key: str | Sequence[str],
     *,
     columns: Sequence[str] | None = None,
+    malformed: Malformed = "fail",
+    infinity: Infinity = "malformed",
 ) -> Source[dict[str, Any]]:
     """Return a source of the rows of a table, as dicts by column.
 
@@ -57,6 +68,10 @@ def source(
         table: Its name, in the first schema of the search path that has it, or with its schema: "app.orders".
         key: Columns that tell rows apart, not null and with a unique index; mostly the primary key.
         columns: Which to read; default: all.
+        malformed: What becomes of a record with a value that Python has none for, such as a year before 1:
+            "fail" the job, "skip" it with a warning, or a function. The function takes the record, with the
+            texts of such values, and the error, and returns another record.
+        infinity: Infinite dates and times are "malformed", or the first and last ones of Python ("limits").
 
     Raises:
         ConnectorError: An argument is not as described. Later: the server can't be reached, the table is
@@ -68,8 +83,10 @@ def source(
     """
     checked_conninfo(conninfo)
     names = checked_columns([key] if isinstance(key, str) else key)
+    checked_options(malformed, infinity)
+    chosen = None if columns is None else checked_columns(columns)
     return PostgresSource(
-        conninfo, checked_name(table), names, None if columns is None else checked_columns(columns)
+        conninfo, checked_name(table), names, chosen, malformed=malformed, infinity=infinity
     )
 
 
@@ -82,6 +99,8 @@ class PostgresSource(Source[dict[str, Any]]):
     key: tuple[str, ...]
     columns: tuple[str, ...] | None
     page_rows: int = PAGE_ROWS
+    malformed: Malformed = "fail"
+    infinity: Infinity = "malformed"
 
     def __repr__(self) -> str:
         return f"crosscut.postgres.source({self.table!r})"
@@ -123,7 +142,9 @@ class PostgresSource(Source[dict[str, Any]]):
 
     def connected(self) -> Any:
         """Return a new connection."""
-        return connected(self.conninfo)
+        connection = connected(self.conninfo)
+        set_infinity(connection, self.infinity)
+        return connection
 
     def _splits(self, connection: Any, parallelism: int) -> list[Split]:
         types = self.key_types(connection)
@@ -172,11 +193,11 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
         self._to = to
         # Asked for, and not kept in the checkpoint: they stand in the query as they are.
         self._types: list[str] = []
-        self._rows: list[tuple[list[str], dict[str, Any]]] = []
+        self._rows: list[tuple[list[str], Any]] = []
         self._next = 0
         self._connection: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-read")
-        self._coming: Future[list[tuple[list[str], dict[str, Any]]]] | None = None
+        self._coming: Future[list[tuple[list[str], Any]]] | None = None
 
     @property
     def position(self) -> JSON:
@@ -195,9 +216,19 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
             # The next page comes while this one is worked on.
             self._coming = self._thread.submit(self._page, self._rows[-1][0])
         found = self._rows[self._next : self._next + limit]
-        self._next += len(found)
-        self._position = found[-1][0]
-        return [row for _, row in found]
+        records: list[dict[str, Any]] = []
+        source = self._source
+        for place, row in found:
+            try:
+                records += records_of(row, source.malformed, source.describe())
+            except ConnectorError:
+                # Those before it go out first.
+                if not records:
+                    raise
+                break
+            self._next += 1
+            self._position = place
+        return records or Wait(0, is_coming=True)
 
     def close(self) -> None:
         self._thread.submit(self._close)
@@ -208,7 +239,7 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
             with suppress(Exception):
                 self._connection.close()
 
-    def _page(self, after: list[str] | None) -> list[tuple[list[str], dict[str, Any]]]:
+    def _page(self, after: list[str] | None) -> list[tuple[list[str], Any]]:
         """Return the rows after a key, at most a page. Runs in the thread."""
         source = self._source
         psycopg = required("psycopg", "postgres")
@@ -225,7 +256,11 @@ class _PostgresReader(SplitReader[dict[str, Any]]):
             cursor = self._connection.execute(query, [*self._to, *(after or ())])
             count = len(source.key)
             names = [one.name for one in cursor.description[count:]]
-            return [(list(row[:count]), dict(zip(names, row[count:], strict=True))) for row in cursor]
+            page: list[tuple[list[str], Any]] = []
+            for row, reason in fetched(cursor):
+                record = dict(zip(names, row[count:], strict=True))
+                page.append((list(row[:count]), MalformedRecord(record, reason) if reason else record))
+            return page
         except psycopg.Error as error:
             raise ConnectorError(f"{source.describe()}: {shown(error)}") from None
 
