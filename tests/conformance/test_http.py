@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 import crosscut as cc
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, RefusedRecordError
 from crosscut.interfaces import EndOfSplit, Source
+from crosscut.testing.proxy import TcpProxy
 from crosscut.testing.sink_histories import (
     check_a_driver_that_was_overtaken_is_refused,
     check_newer_output_is_refused,
     check_two_drivers_of_one_epoch_exclude_each_other,
 )
+from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
 
@@ -45,6 +49,7 @@ class Server(ThreadingHTTPServer):
         self.posts: dict[str, Any] = {}
         self.requests: list[dict[str, str]] = []
         self.fails: list[int | str] = []
+        self.refuses: Callable[[Any], bool] = lambda body: False
         self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -83,6 +88,8 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.requests.append(dict(self.headers))
         failing = self.server.fails.pop(0) if self.server.fails else 0
+        if self.server.refuses(json.loads(body)):
+            failing = 422
         if isinstance(failing, int) and failing:
             self.answer(failing, f"not now, {self.headers.get('X-Key', '')}".encode(), "text/plain")
             return
@@ -213,6 +220,21 @@ def test_posts_to_a_receiver_that_honours_keys_conform(
     check(target)
 
 
+def test_a_receiver_that_never_answers_is_an_error(server: Server) -> None:
+    """P8: silent, or slow for ever."""
+    with TcpProxy("127.0.0.1", server.server_port) as proxy:
+
+        def stall(*, slow: bool) -> Callable[[], None]:
+            proxy.stall(slow=slow)
+            return proxy.flow
+
+        sink = cc.http.sink(f"http://{proxy.address}", honours_keys=True, timeout="500ms")
+        stalls = [partial(stall, slow=False), partial(stall, slow=True)]
+        check_a_system_that_never_answers_is_an_error(
+            SinkTarget(sink, server.records, lambda i: {"i": i}, stalls=stalls)
+        )
+
+
 def test_a_post_whose_answer_is_lost_is_made_again_with_its_key_and_no_effect(server: Server) -> None:
     """F1: and what was answered is not posted again by the same process."""
     sink = cc.http.sink(server.url, honours_keys=True, batch_records=2)
@@ -229,6 +251,159 @@ def test_a_post_whose_answer_is_lost_is_made_again_with_its_key_and_no_effect(se
     keys = [one["Idempotency-Key"][-1] for one in server.requests]
     assert keys == ["0", "1", "1", "1", "2", "0", "1", "2"]
     assert {one["Crosscut-Epoch"] for one in server.requests} == {"1", "2"}
+
+
+@pytest.mark.parametrize("batch_records", [1, 7, 500])
+def test_records_that_the_receiver_refuses_are_set_aside_one_by_one(
+    batch_records: int, server: Server
+) -> None:
+    """P6, C20: all others are posted, in order, each once; also if the answer to the last request is lost."""
+    bad = {3, 4, 11, 29}
+    server.refuses = lambda body: bool(bad.intersection(body if isinstance(body, list) else [body]))
+    sink = cc.http.sink(server.url, honours_keys=True, batch_records=batch_records)
+    writer = open_writer(sink, 1)
+    letters: list[tuple[Any, str]] = []
+    writer.set_aside = lambda record, reason: letters.append((record, reason))
+    handle = stage(writer, list(range(30)), 1)
+    assert list(writer.pending_records([handle])) == list(range(30))
+    server.fails = [0, "lose"]
+    with suppress(ConnectorError):
+        writer.commit(permit(1), [handle])
+    writer.commit(permit(1), [handle])
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert server.records() == [i for i in range(30) if i not in bad]
+    assert [record for record, _ in letters] == sorted(bad)
+    assert all("was answered 422: 'not now" in reason for _, reason in letters)
+    # Another process does not know what was answered, and uses the same keys.
+    again = open_writer(sink, 2)
+    again.set_aside = lambda record, reason: None
+    again.commit(permit(1, 2), [handle])
+    again.close()
+    assert server.records() == [i for i in range(30) if i not in bad]
+
+
+def test_a_refused_record_without_dead_letters_is_named_and_final(server: Server) -> None:
+    """P6: what is refused at commit stops the job until it has a place."""
+    server.refuses = lambda body: "bad" in body
+    writer = open_writer(cc.http.sink(server.url, honours_keys=True), 1)
+    handle = stage(writer, ["good", "bad", "late"], 1)
+    with pytest.raises(RefusedRecordError, match=r"record 'bad' is refused: .* was answered 422") as refused:
+        writer.commit(permit(1), [handle])
+    assert refused.value.is_permanent
+    writer.close()
+
+
+@pytest.mark.parametrize(("status", "is_permanent"), [(401, True), (404, True), (307, True), (429, False)])
+def test_an_answer_about_no_record_fails_the_commit_as_a_whole(
+    status: int, is_permanent: bool, server: Server
+) -> None:
+    """C24: a wrong token is no reason to set all records aside; too many requests are no reason to end."""
+    writer = open_writer(cc.http.sink(server.url, honours_keys=True), 1)
+    writer.set_aside = lambda record, reason: pytest.fail(f"{record!r} is set aside: {reason}")
+    server.fails = [status]
+    handle = stage(writer, ["a", "b"], 1)
+    with pytest.raises(ConnectorError, match=f"was answered {status}") as failed:
+        writer.commit(permit(1), [handle])
+    assert failed.value.is_permanent is is_permanent
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert server.records() == ["a", "b"]
+
+
+@contextmanager
+def misbehaving(*pieces: bytes, pause_s: float = 0.0) -> Iterator[str]:
+    """Serve these pieces to each connection; give the URL."""
+    is_over = threading.Event()
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                with listening.accept()[0] as connection, suppress(OSError):
+                    connection.recv(65_536)
+                    for piece in pieces:
+                        connection.sendall(piece)
+                        if is_over.wait(pause_s):
+                            return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            is_over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_receiver_that_answers_for_ever_has_one_deadline(head: bytes) -> None:
+    """P8: slow for ever: each byte comes well before a time-out of reads."""
+    with misbehaving(head, *[b"x"] * 10_000, pause_s=0.05) as url:
+        writer = open_writer(cc.http.sink(url, honours_keys=True, timeout="500ms"), 1)
+        with pytest.raises(ConnectorError, match="has no answer: TimeoutError"):
+            writer.commit(permit(1), [stage(writer, ["a"], 1)])
+        writer.close()
+
+
+def test_of_an_answer_without_end_little_is_read() -> None:
+    """P8: also of one that is small until it is unpacked."""
+    bomb = gzip.compress(bytes(50_000_000))
+    head = b"HTTP/1.1 500 No\r\nContent-Encoding: gzip\r\n\r\n"
+    with misbehaving(head, *[bomb] * 1_000) as url:
+        writer = open_writer(cc.http.sink(url, honours_keys=True), 1)
+        with pytest.raises(ConnectorError, match="was answered 500") as failed:
+            writer.commit(permit(1), [stage(writer, ["a"], 1)])
+        assert len(str(failed.value)) < 2_000
+        writer.close()
+
+
+def test_a_stream_of_events_that_falls_silent_is_connected_to_anew(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C22, P8: and it says so; nothing is lost of a server that replays."""
+    monkeypatch.setattr("crosscut.connectors.http.event_source.SILENCE_S", 0.5)
+    with TcpProxy("127.0.0.1", server.server_port) as proxy:
+        proxy.stall(slow=False)
+        source = cc.http.events(f"http://{proxy.address}/events", replays=True)
+        (split,) = source.splits(1)
+        reader = source.reader(split, split.start)
+        while "nothing has come for 0.5 s" not in caplog.text:
+            assert isinstance(reader.read(1), cc.Wait)
+        proxy.flow()
+        found: list[Any] = []
+        while batch := next_batch(reader, 100):
+            found += batch
+        assert len(found) == EVENTS
+        reader.close()
+
+
+def test_a_stream_of_events_that_is_refused_is_refused_for_good(server: Server) -> None:
+    """C24."""
+    with pytest.raises(ConnectorError, match="answers 401") as failed:
+        read_source(cc.http.events(f"{server.url}/nobody", replays=True))
+    assert failed.value.is_permanent
+
+
+def test_a_stream_of_events_that_is_compressed_is_unpacked_in_pieces() -> None:
+    """D36, P8: a bomb is an event that is too large, and a stream that is honest is read."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n\r\n"
+    text = "".join(f"id: {i + 1}\ndata: {i}\n\n" for i in range(1_000)).encode()
+    with misbehaving(head, gzip.compress(text)) as url:
+        source = cc.http.events(url, replays=True)
+        (split,) = source.splits(1)
+        reader = source.reader(split, split.start)
+        found: list[Any] = []
+        while len(found) < 1_000:
+            found += next_batch(reader, 100)
+        reader.close()
+    assert found == [str(i) for i in range(1_000)]
+    bomb = gzip.compress(b"data: " + bytes(1_000_000_000 // 20))
+    with misbehaving(head, bomb) as url, pytest.raises(ConnectorError, match="larger than 16777216 bytes"):
+        read_source(cc.http.events(url, replays=True))
+    with misbehaving(head, b"no gzip") as url, pytest.raises(ConnectorError, match="is said to be gzip"):
+        read_source(cc.http.events(url, replays=True))
 
 
 def test_a_job_that_goes_on_from_an_older_copy_is_not_mistaken_for_a_repeat(server: Server) -> None:

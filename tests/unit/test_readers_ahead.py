@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.connectors import ahead
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.errors import ConnectorError
 
@@ -153,3 +154,37 @@ def test_a_task_is_woken_up_for_many_records_together() -> None:
             came.clear()
     assert taken == list(range(count))
     assert wakes < count
+
+
+class Large(ReaderAhead[bytes]):
+    """Puts as many records as there is room for; `reached` says how many."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__(0)
+        self.reached = 0
+        self._sizes = sizes
+
+    async def fill(self) -> None:
+        for number, size in enumerate(self._sizes):
+            await self.put(bytes(size), number + 1, size)
+            self.reached = number + 1
+
+
+def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C26: few large records, one of which is larger than all the room there is."""
+    monkeypatch.setattr(ahead, "BUFFERED_BYTES_MAX", 1_000)
+    monkeypatch.setattr(ahead, "_FULL_S", 0.0001)
+    sizes = [400, 400, 300, 5_000, 1, *[600] * 20]
+    reader, found = Large(sizes), 0
+    while True:
+        match reader.read(1):
+            case cc.EndOfSplit():
+                break
+            case cc.Wait():
+                continue
+            case records:
+                found += len(records)
+        waiting = sizes[found : reader.reached]
+        assert len(waiting) <= 1 or sum(waiting) <= 1_000, waiting
+    assert found == len(sizes)
+    reader.close()

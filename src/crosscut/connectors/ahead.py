@@ -17,6 +17,9 @@ from crosscut.type_variables import Record
 BUFFERED_MAX = 10_000
 """Records that wait in memory; then nothing more is read."""
 
+BUFFERED_BYTES_MAX = 16 * 1024 * 1024
+"""The same in bytes, of what they were made of."""
+
 _NO_RECORD: Any = object()
 _IDLE_MS = 2.0
 """Between two looks, where nobody can be woken up for what has come."""
@@ -35,7 +38,9 @@ class ReaderAhead(SplitReader[Record]):
 
     def __init__(self, position: JSON) -> None:
         self._position = position
-        self._buffer: deque[tuple[Record, JSON]] = deque()
+        self._buffer: deque[tuple[Record, JSON, int]] = deque()
+        # Each is written by one of the two threads alone.
+        self._bytes_put = self._bytes_taken = 0
         self._failure: ConnectorError | None = None
         self._has_ended = False
         self._is_closed = False
@@ -54,11 +59,19 @@ class ReaderAhead(SplitReader[Record]):
             ConnectorError: The input can't be read; `read` raises it, after the records before.
         """
 
-    async def put(self, record: Any, position: JSON) -> None:
-        """Hand on a record, once there is room, with the position after it."""
-        while len(self._buffer) >= BUFFERED_MAX:
+    async def put(self, record: Any, position: JSON, size_bytes: int = 0) -> None:
+        """Hand on a record, once there is room, with the position after it.
+
+        Args:
+            size_bytes: Of what it was made of. A record that is larger than all room waits alone.
+        """
+        while self._buffer and (
+            len(self._buffer) >= BUFFERED_MAX
+            or self._bytes_put - self._bytes_taken + size_bytes > BUFFERED_BYTES_MAX
+        ):
             await asyncio.sleep(_FULL_S)
-        self._buffer.append((record, position))
+        self._bytes_put += size_bytes
+        self._buffer.append((record, position, size_bytes))
         if self._wake is not None and self._waking is None and len(self._buffer) == 1:
             # With others before it, somebody is reading, or will be woken up for them.
             loop = asyncio.get_running_loop()
@@ -89,7 +102,8 @@ class ReaderAhead(SplitReader[Record]):
         has_ended = self._has_ended
         found: list[Record] = []
         while self._buffer and len(found) < limit:
-            record, self._position = self._buffer.popleft()
+            record, self._position, size_bytes = self._buffer.popleft()
+            self._bytes_taken += size_bytes
             if record is not _NO_RECORD:
                 found.append(record)
         if found or not has_ended:

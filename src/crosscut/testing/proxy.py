@@ -27,6 +27,9 @@ bytes are passed on before the cut; None: all of them, and there is none."""
 _PIECE_BYTES = 65_536
 _START_TIMEOUT_S = 30.0
 
+_STALL_S = 0.05
+"""Between two bytes of a server that is slow: well within any time-out of a single read."""
+
 
 class Storm:
     """Says that connections are cut again and again, each at a random byte, if it lives for so long.
@@ -83,6 +86,7 @@ class TcpProxy:
         self.cuts = 0
         self._count = 0
         self._refuses = False
+        self._stalls = ""
         self._judge: Judge | None = None
         self._cuts_again = False
         self._pairs: set[_Pair] = set()
@@ -151,6 +155,17 @@ class TcpProxy:
         """Let connections through again."""
         self._refuses = False
 
+    def stall(self, *, slow: bool) -> None:
+        """Let nothing of the server through, or, if `slow`, a byte now and then, until `flow`.
+
+        Connections stay, and new ones are taken: nobody is told that anything is wrong.
+        """
+        self._stalls = "slow" if slow else "silent"
+
+    def flow(self) -> None:
+        """Let everything through again, what was held back first."""
+        self._stalls = ""
+
     # In the thread.
 
     def _run(self) -> None:
@@ -218,6 +233,8 @@ class TcpProxy:
         self, pair: _Pair, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(_PIECE_BYTES):
+            if self._stalls and way == "to client":
+                data = await self._held_back(data, writer)
             passed = self._judge(way, data, pair.number) if self._judge is not None else None
             if passed is not None:
                 if not self._cuts_again:
@@ -232,6 +249,15 @@ class TcpProxy:
         # The end of what one side says is passed on, too.
         with suppress(OSError):
             writer.write_eof()
+
+    async def _held_back(self, data: bytes, writer: asyncio.StreamWriter) -> bytes:
+        """Wait while the server is to be silent, or slow; return what is left to be passed on."""
+        while self._stalls:
+            await asyncio.sleep(_STALL_S)
+            if self._stalls == "slow" and len(data) > 1:
+                writer.write(data[:1])
+                data = data[1:]
+        return data
 
 
 class _Pair:

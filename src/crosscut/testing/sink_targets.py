@@ -35,6 +35,8 @@ class SinkTarget:
         backup: Keeps what the system behind the sink holds now, memory of what is committed included, and
             returns a function that sets the system back to it, as a restore from a backup or a failover to
             a replica does. None: the sink keeps no such memory there.
+        stalls: Each makes the system answer nothing, or slowly for ever, without closing a connection, and
+            returns a function that lets it answer again. Make the sink with short time-outs.
     """
 
     sink: Sink
@@ -44,6 +46,7 @@ class SinkTarget:
     refused: Callable[[int], Any] | None = None
     shown: Callable[[Any], Any] | None = None
     backup: Callable[[], Callable[[], None]] | None = None
+    stalls: Sequence[Callable[[], Callable[[], None]]] = ()
 
     def records(self, start: int, stop: int) -> list[Any]:
         """Return records `start` to `stop`, exclusive."""

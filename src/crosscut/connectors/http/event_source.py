@@ -13,14 +13,22 @@ from typing import Any, Literal
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.event_stream import Event, EventParser
-from crosscut.connectors.http.requests import Address, Headers, checked_headers, checked_url, library
+from crosscut.connectors.http.requests import (
+    MAY_PASS,
+    Address,
+    Headers,
+    checked_headers,
+    checked_url,
+    library,
+    pieces,
+)
 from crosscut.connectors.json_decoding import checked_depth
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, Source, Split, SplitReader
 
 CONNECT_TIMEOUT_S = 15.0
-SILENCE_S = 120.0
+SILENCE_S = 60.0
 """After so long without a byte the connection is taken for dead; servers send comments meanwhile."""
 
 PATIENCE_S = 60.0
@@ -147,6 +155,9 @@ class _EventReader(ReaderAhead[Any]):
                     if await self._has_ended_for_good(client, parser):
                         return
                     failed = "the server has ended the stream"
+                except httpx.ReadTimeout:
+                    failed = f"nothing has come for {SILENCE_S:g} s, so it connects anew"
+                    _log.warning("%s: %s", self._source.describe(), failed)
                 except httpx.HTTPError as error:
                     failed = self._redacted(f"{type(error).__name__}: {error}")
                 if self._was_answered:
@@ -166,21 +177,24 @@ class _EventReader(ReaderAhead[Any]):
         """Read one connection to its end."""
         source = self._source
         headers = {**revealed(source.headers), "Accept": "text/event-stream", "Cache-Control": "no-store"}
+        headers["Accept-Encoding"] = "identity"
         if self._last_id:
             headers["Last-Event-ID"] = self._last_id.encode()
         async with client.stream("GET", self._address.value(), headers=headers) as response:
             if response.status_code == 204:
                 return True
-            if response.status_code in (429, 500, 502, 503, 504):
+            if response.status_code in (*MAY_PASS, 500, 502, 503, 504):
                 response.raise_for_status()
             kind = response.headers.get("content-type", "")
             if response.status_code != 200 or not kind.startswith("text/event-stream"):
-                raise ConnectorError(
+                refused = ConnectorError(
                     f"{source.describe()}: the server answers {response.status_code} of type {kind!r}: "
                     f"expected 200 and 'text/event-stream'"
                 )
+                refused.is_permanent = True
+                raise refused
             self._was_answered = True
-            async for data in response.aiter_bytes():
+            async for data in pieces(response):
                 for event in parser.feed(data):
                     await self._take(event)
         return False
@@ -194,4 +208,4 @@ class _EventReader(ReaderAhead[Any]):
             )
         record = source.record(event)
         self._last_id = event.id
-        await self.put(record, event.id)
+        await self.put(record, event.id, len(event.data))

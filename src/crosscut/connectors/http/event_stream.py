@@ -72,7 +72,8 @@ class EventParser:
         match field:
             case "data":
                 self._data.append(value)
-                self._size += len(value)
+                # With what a line takes that says nothing.
+                self._size += len(value) + 1
             case "event":
                 self._event = value
             case "id" if "\0" not in value:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import zlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +16,9 @@ from crosscut.urls import Redaction, shown_url
 Headers = Mapping[str, "str | Environment"]
 
 _NAME = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+MAY_PASS = frozenset({408, 425, 429})
+"""Answers of 4xx that another attempt may not get."""
 
 _SECRET_BYTES_MIN = 4
 """What is shorter stands in any text by chance, and is no secret."""
@@ -111,3 +115,47 @@ def checked_headers(headers: Headers | None) -> dict[str, Any]:
         if not isinstance(value, Environment) and (not isinstance(value, str) or set(value) & set("\r\n\0")):
             raise ConnectorError(f"headers: the value of {name!r} is no text of one line")
     return found
+
+
+PIECE_BYTES = 65_536
+"""Decompressed data comes in pieces of at most so many bytes: a kilobyte may become a megabyte."""
+
+
+async def pieces(response: Any) -> AsyncIterator[bytes]:
+    """Yield the body of a response, decompressed, in bounded pieces.
+
+    Raises:
+        ConnectorError: It is compressed in a way that is not known, or is damaged.
+    """
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding == "identity":
+        async for data in response.aiter_raw():
+            yield data
+        return
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ConnectorError(f"the answer has Content-Encoding {encoding!r}: expected none, gzip or deflate")
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    async for data in response.aiter_raw():
+        rest = data
+        while rest:
+            try:
+                piece = unpack.decompress(rest, PIECE_BYTES)
+            except zlib.error as error:
+                raise ConnectorError(
+                    f"the answer is said to be {encoding}, and can't be read: {error}"
+                ) from error
+            rest = unpack.unconsumed_tail
+            if piece:
+                yield piece
+            if unpack.eof:
+                return
+
+
+async def bounded_body(response: Any, bytes_max: int) -> bytes:
+    """Return the body of a response, the first `bytes_max` bytes of it."""
+    found = bytearray()
+    async for piece in pieces(response):
+        found += piece
+        if len(found) >= bytes_max:
+            break
+    return bytes(found[:bytes_max])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from reprlib import repr as shortened
 from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.http.requests import (
+    MAY_PASS,
     Address,
     Headers,
+    bounded_body,
     checked_headers,
     checked_url,
     library,
@@ -19,12 +20,19 @@ from crosscut.connectors.http.requests import (
 )
 from crosscut.connectors.json_decoding import json_value
 from crosscut.connectors.json_values import dumped
+from crosscut.connectors.loop_thread import LoopThread
 from crosscut.connectors.rows import checked_row
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.durations import Duration, duration_ms
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
+
+REFUSES_RECORDS = frozenset({400, 409, 413, 422})
+"""Answers that are about the records of a request; others of 4xx are about the receiver, or who may post."""
+
+ANSWER_BYTES = 65_536
+"""So much of an answer is read; nobody reads the rest."""
 
 
 def sink(
@@ -50,13 +58,17 @@ def sink(
     Args:
         url: Where to post. What is not answered with 2xx has failed, and is tried again. A path is shown to
             people and kept in the job log; of a URL with a secret in it make `crosscut.environment("NAME")`.
+            Redirects are not followed. With 400, 409, 413 or 422 the receiver refuses records: a request of
+            several is divided until it is known which ones, so each request has to take effect as a whole or
+            not at all. Other answers of 4xx, but 408, 425 and 429, refuse everything: the third one in a row
+            ends the job.
         honours_keys: See above. It is taken at your word.
         value: Takes a record, returns what becomes JSON. Default: the record itself.
         batch_records: How many records a request has at most, as a JSON array. 1: each has a request of its
             own, whose body is that record.
         headers: More headers. `crosscut.environment("NAME")` as a value keeps a secret out of the program.
         key_header: Which header has the key. Beside it `Crosscut-Epoch` tells a newer attempt from an older.
-        timeout: For one request.
+        timeout: For one request, from its beginning to the end of the answer.
 
     Raises:
         ConnectorError: An argument is not as described. Later: the receiver refuses, or a record can't be
@@ -127,7 +139,10 @@ class _HttpWriter(SinkWriter):
         self._committed = CheckpointId(0)
         # Of the checkpoint that is being posted: so many of its requests have been answered.
         self._answered: tuple[int, int] = 0, 0
+        # Parts of the request that is being posted which are answered for, or refused for good.
+        self._delivered: set[str] = set()
         self._client: Any = None
+        self._loop: LoopThread | None = None
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         self._commit(handles)
@@ -135,13 +150,13 @@ class _HttpWriter(SinkWriter):
     def write(self, records: list[Any]) -> None:
         value = self._sink.value
         for record in records:
+            body = record if value is None else value(record)
             try:
-                data = dumped(record if value is None else value(record))
+                data = dumped(body)
             except (TypeError, ValueError) as error:
-                raise ConnectorError(
-                    f"{self._sink.describe()}: record {shortened(record)} can't be JSON: {error}; set value= "
-                    f"to a function that returns what can"
-                ) from error
+                reason = f"it can't be JSON: {error}; set value= to a function that returns what can"
+                self.refuse(record, reason)
+                continue
             # Copied: what orjson returns keeps some kilobytes, however short it is.
             self._open.append(bytes(memoryview(data)))
 
@@ -168,13 +183,18 @@ class _HttpWriter(SinkWriter):
     def pending_records(self, handles: Sequence[JSON]) -> Iterator[JSON]:
         """Yield the records, as they are posted."""
         for checkpoint_id, *_ in map(self._checked, handles):
-            for body in map(json_value, self._context.held.data(checkpoint_id).split(b"\n")):
-                yield from body if self._sink.batch_records > 1 else (body,)
+            for body in self._context.held.data(checkpoint_id).split(b"\n"):
+                yield from self._records(body)
 
     def close(self) -> None:
         client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                if client is not None:
+                    loop.run(client.aclose())
+            finally:
+                loop.close()
 
     def _commit(self, handles: Sequence[JSON]) -> None:
         for checkpoint_id, count, key in map(self._checked, handles):
@@ -188,11 +208,40 @@ class _HttpWriter(SinkWriter):
                 )
             began, answered = self._answered
             for number in range(answered if began == checkpoint_id else 0, count):
-                self._post(bodies[number], f"{key}-{number}")
+                self._deliver(bodies[number], f"{key}-{number}")
                 self._answered = checkpoint_id, number + 1
+                self._delivered.clear()
             self._committed = checkpoint_id
 
-    def _post(self, body: bytes, key: str) -> None:
+    def _deliver(self, body: bytes, key: str) -> None:
+        """Post a request; divide one that is refused, until it is known which records are.
+
+        Each part has a key of its own, which is the same whenever it is made.
+        """
+        if key in self._delivered:
+            return
+        reason = self._post(body, key)
+        if reason:
+            records = self._records(body)
+            if len(records) == 1:
+                self.refuse(records[0], reason)
+            else:
+                middle = len(records) // 2
+                for half, name in ((records[:middle], "a"), (records[middle:], "b")):
+                    self._deliver(dumped(half), f"{key}{name}")
+        self._delivered.add(key)
+
+    def _records(self, body: bytes) -> list[Any]:
+        """Return the records of a request."""
+        found: Any = json_value(body)
+        return [found] if self._sink.batch_records == 1 else list(found)
+
+    def _post(self, body: bytes, key: str) -> str:
+        """Post a request; return why its records are refused, "" if they are not.
+
+        Raises:
+            ConnectorError: It has no answer, or another one.
+        """
         sink, httpx = self._sink, library()
         headers = {
             "Content-Type": "application/json",
@@ -200,18 +249,33 @@ class _HttpWriter(SinkWriter):
             sink.key_header: key,
             "Crosscut-Epoch": str(self._context.epoch),
         }
-        if self._client is None:
-            self._client = httpx.Client(timeout=sink.timeout_ms / 1_000)
+        if self._loop is None:
+            self._loop = LoopThread("crosscut-http", sink.timeout_ms / 1_000)
         try:
-            answer = self._client.post(self._address.value(), content=body, headers=headers)
-        except httpx.HTTPError as error:
+            status, said = self._loop.run(self._answer(body, headers))
+        except (httpx.HTTPError, TimeoutError) as error:
             text = self._redacted(f"{type(error).__name__}: {error}")
             raise ConnectorError(f"{sink.describe()}: request {key} has no answer: {text}") from None
-        if not answer.is_success:
-            raise ConnectorError(
-                f"{sink.describe()}: request {key} was answered {answer.status_code}: "
-                f"{self._redacted(without_values(answer.text, sink.headers))[:200]!r}"
-            )
+        if 200 <= status < 300:
+            return ""
+        reason = (
+            f"{sink.describe()}: request {key} was answered {status}: "
+            f"{self._redacted(without_values(said, sink.headers))[:200]!r}"
+        )
+        if status in REFUSES_RECORDS:
+            return reason
+        failed = ConnectorError(reason)
+        failed.is_permanent = 300 <= status < 500 and status not in MAY_PASS
+        raise failed
+
+    async def _answer(self, body: bytes, headers: dict[str, Any]) -> tuple[int, str]:
+        """Post; return the status, and what is said with it unless that is success."""
+        if self._client is None:
+            self._client = library().AsyncClient(timeout=self._sink.timeout_ms / 1_000)
+        url = self._address.value()
+        async with self._client.stream("POST", url, content=body, headers=headers) as answer:
+            data = await bounded_body(answer, ANSWER_BYTES)
+        return answer.status_code, data.decode(errors="replace")
 
     def _checked(self, handle: JSON) -> tuple[CheckpointId, int, str]:
         match handle:

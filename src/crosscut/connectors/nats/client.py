@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 from typing import Any, TypeVar
 
 from crosscut.connectors.extras import required
@@ -14,7 +13,6 @@ from crosscut.errors import ConnectorError
 from crosscut.urls import Redaction
 
 CONNECT_TIMEOUT_S = 5.0
-CALL_TIMEOUT_S = 60.0
 
 _Result = TypeVar("_Result")
 _OURS = frozenset({"servers", "allow_reconnect", "error_cb", "connect_timeout", "name"})
@@ -79,8 +77,11 @@ async def _to_its_end(coroutine: Coroutine[Any, Any, Any]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        if not task.cancelled():
+        await asyncio.wait((task,), timeout=CONNECT_TIMEOUT_S)
+        if not task.done():
+            # It waits for a server that does not even read.
+            task.cancel()
+        elif not task.cancelled():
             # Asked for, or asyncio would complain that nobody has.
             task.exception()
         raise
@@ -96,30 +97,17 @@ def failures() -> tuple[type[Exception], ...]:
     return (library.errors.Error, OSError, asyncio.TimeoutError)
 
 
+def is_permanent(error: BaseException) -> bool:
+    """Whether asking again does not mend what the library raises: credentials and rights."""
+    errors = required("nats.errors", "nats")
+    said = str(error).lower()
+    return isinstance(error, errors.AuthorizationError) or (
+        isinstance(error, errors.Error)
+        and ("authorization violation" in said or "permissions violation" in said)
+    )
+
+
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a coroutine to its end, in a thread: there may be an event loop in this one."""
     with ThreadPoolExecutor(1, thread_name_prefix="crosscut-nats") as thread:
         return thread.submit(asyncio.run, coroutine).result()
-
-
-class LoopThread:
-    """An event loop in a thread, for connections that outlive a call."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="crosscut-nats", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run a coroutine there, and wait for it, a minute at most."""
-
-        async def bounded() -> _Result:
-            return await asyncio.wait_for(coroutine, CALL_TIMEOUT_S)
-
-        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
-
-    def close(self) -> None:
-        """End it; nothing may run there."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

@@ -10,7 +10,8 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.nats.client import LoopThread, closed, failures
+from crosscut.connectors.loop_thread import LoopThread
+from crosscut.connectors.nats.client import closed, failures, is_permanent
 from crosscut.connectors.nats.marker import Marker
 from crosscut.connectors.nats.messages import encoder, is_subject, packed, unpacked
 from crosscut.errors import ConnectorError, HistoryError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 BATCH_MESSAGES = 999
 """The server takes a thousand at once, and one of them is the marker."""
+
+CALL_TIMEOUT_S = 60.0
 
 _BATCH_BYTES = 8 * 1024 * 1024
 _HEADER_BYTES = 1_024
@@ -68,22 +71,24 @@ class NatsWriter(SinkWriter):
         for record in records:
             subject = sink.subject(record) if callable(sink.subject) else sink.subject
             if not is_subject(subject):
-                raise ConnectorError(f"{sink.where}: {subject!r} of record {shortened(record)} is no subject")
+                self.refuse(record, f"{sink.where}: {subject!r} is no subject")
+                continue
             try:
                 data = self._encode(record if sink.value is None else sink.value(record))
-            except Exception as error:
-                raise ConnectorError(
-                    f"{sink.where}: record {shortened(record)} can't be encoded by encode={sink.encode!r}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+            except Exception as error:  # noqa: BLE001 - whatever an encoding raises, it is for this record
+                reason = f"it can't be encoded by encode={sink.encode!r}: {type(error).__name__}: {error}"
+                self.refuse(record, f"{sink.where}: {reason}")
+                continue
             if not isinstance(data, bytes):
-                raise ConnectorError(f"{sink.where}: encode returned {shortened(data)}, expected bytes")
+                self.refuse(record, f"{sink.where}: encode returned {shortened(data)}, expected bytes")
+                continue
             if self._largest_bytes is not None and len(data) > self._largest_bytes:
-                raise ConnectorError(
-                    f"{sink.where}: record {shortened(record)} has {len(data)} bytes, and the server takes "
-                    f"at most {self._largest_bytes} (max_payload)",
-                    is_permanent=True,
+                self.refuse(
+                    record,
+                    f"{sink.where}: it has {len(data)} bytes, and the server takes at most "
+                    f"{self._largest_bytes} (max_payload, or max_msg_size of the stream)",
                 )
+                continue
             messages.append((subject, data))
         if messages:
             self._open.append(packed(messages))
@@ -136,7 +141,7 @@ class NatsWriter(SinkWriter):
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a coroutine over the connection, which is given up after any failure."""
         if self._loop is None:
-            self._loop = LoopThread()
+            self._loop = LoopThread("crosscut-nats", CALL_TIMEOUT_S)
         try:
             return self._loop.run(function(*arguments))
         except BaseException as error:
@@ -144,7 +149,9 @@ class NatsWriter(SinkWriter):
             self._marker = None
             self._disconnect()
             if isinstance(error, failures()):
-                raise ConnectorError(f"{self._sink.where}: {self._sink.servers.redacted(error)}") from None
+                failed = ConnectorError(f"{self._sink.where}: {self._sink.servers.redacted(error)}")
+                failed.is_permanent = is_permanent(error)
+                raise failed from None
             raise
 
     def _disconnect(self) -> None:
@@ -162,6 +169,9 @@ class NatsWriter(SinkWriter):
         if self._connection is None or self._connection.is_closed:
             self._connection = await self._sink.servers.connected()
             self._largest_bytes = self._connection.max_payload - _HEADER_BYTES
+            info = await self._connection.jetstream().stream_info(self._sink.stream)
+            if (largest := info.config.max_msg_size or -1) > 0:
+                self._largest_bytes = min(self._largest_bytes, largest - _HEADER_BYTES)
         return self._connection
 
     async def _read(self, has_pending: bool) -> Marker:
