@@ -273,7 +273,7 @@ def test_a_marker_that_is_gone_is_never_guessed_at(broker: KafkaBroker, out: str
     handle = stage(writer, [1], 1)
     writer.close()
     sink = cc.kafka.sink(broker.servers, out, marker_topic=f"{out}-other-markers")
-    with pytest.raises(ConnectorError, match="the marker that says what is committed is gone"):
+    with pytest.raises(HistoryError, match="which says what is committed, is gone"):
         open_writer(sink, 2, restore=1, handles=[handle])
     assert broker.consume(out) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import crosscut as cc
+from crosscut.connectors.kafka.limits import TopicLimits
 from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
-from crosscut.connectors.kafka.records import Outgoing, check, packed, unpacked
+from crosscut.connectors.kafka.records import Outgoing, SchemaUnavailable, packed, unpacked, without_refused
 from crosscut.connectors.kafka.sending import HELD_TOGETHER, Held, send
 from crosscut.connectors.kafka.sink import KafkaSink
 from crosscut.errors import ConnectorError
@@ -107,32 +109,85 @@ def test_the_library_takes_the_first_messages_of_a_batch_and_none_after_one_that
 
 
 @pytest.mark.parametrize(
-    ("keys", "values", "message"),
+    ("keys", "values", "reason"),
     [
-        ([b"k", None], [b"v", 1], "the value of record 'second' is a int.* set encode_value="),
-        ([b"k", "no bytes"], [b"v", b"v"], "the key of record 'second' is a str.* set encode_key="),
-        ([b"k", b"k" * 5], [b"v", b"v" * 6], "record 'second' is 11 bytes for topic 'out', which takes 10"),
+        ([b"k", None], [b"v", 1], "its value is a int.* set encode_value="),
+        ([b"k", "no bytes"], [b"v", b"v"], "its key is a str.* set encode_key="),
+        ([b"k", b"k" * 5], [b"v", b"v" * 6], "it is 11 bytes for topic 'out', which takes 10"),
+        ([b"k", None], [b"v", b"v"], "it has no key, and topic 'out' is compacted"),
     ],
 )
-def test_a_message_that_a_broker_can_not_take_names_its_record(
-    keys: list[Any], values: list[Any], message: str
+def test_a_message_that_a_broker_can_not_take_is_refused_with_its_record(
+    keys: list[Any], values: list[Any], reason: str
 ) -> None:
-    with pytest.raises(ConnectorError, match=message):
-        check(Outgoing(keys, values), ["first", "second"], "out", 10)
+    """P6: the others go on, in order."""
+    refused: list[tuple[Any, str]] = []
+    found = without_refused(
+        Outgoing(keys, values),
+        ["first", "second"],
+        "out",
+        10,
+        lambda record, why: refused.append((record, why)),
+        needs_keys=True,
+    )
+    assert (found.keys, found.values) == ([keys[0]], [values[0]])
+    ((record, why),) = refused
+    assert record == "second" and re.match(reason, why)
 
 
 def test_a_long_key_and_a_long_value_of_two_messages_are_not_too_large_together() -> None:
-    check(Outgoing([b"k" * 9, None], [b"v", b"v" * 9]), ["first", "second"], "out", 10)
+    messages = Outgoing([b"k" * 9, None], [b"v", b"v" * 9])
+    assert without_refused(messages, ["first", "second"], "out", 10, fail) == messages
+
+
+def fail(record: Any, reason: str) -> None:
+    raise AssertionError(f"{record!r} is refused: {reason}")
+
+
+def test_a_record_that_can_not_be_encoded_is_refused_and_no_other() -> None:
+    """P6."""
+    refused: list[tuple[Any, str]] = []
+    sink: Any = cc.kafka.sink("localhost:1", "out")
+    found = sink.messages(["a", {1, 2}, "b"], lambda record, why: refused.append((record, why)))
+    assert pairs_of(found) == [(None, b'"a"'), (None, b'"b"')]
+    assert [record for record, _ in refused] == [{1, 2}]
+    assert "can't be encoded for topic 'out'" in refused[0][1]
+
+    def unavailable(value: Any) -> bytes:
+        raise SchemaUnavailable("the schema registry does not answer")
+
+    with pytest.raises(SchemaUnavailable):
+        cc.kafka.sink("localhost:1", "out", encode_value=unavailable).messages([1], fail)  # type: ignore[attr-defined]
+
+
+def test_what_a_topic_takes_bounds_messages_and_batches() -> None:
+    """C20: the library packs a megabyte into a batch, whatever the topic takes, and never splits it."""
+    refused: list[str] = []
+    sink: Any = cc.kafka.sink("localhost:1", "out", key=str, encode_value="bytes")
+    sink._limits[:] = [TopicLimits(1_100, needs_keys=True)]
+    found = sink.messages([b"v" * 100, b"v" * 1_000], lambda _, why: refused.append(why))
+    assert (len(found.keys), len(refused)) == (1, 1)
+    packed: Any = cc.kafka.sink(
+        "localhost:1", "out", encode_value="bytes", options={"compression.type": "lz4"}
+    )
+    packed._limits[:] = [TopicLimits(1_100)]
+    assert len(packed.messages([b"v" * 100_000], fail).keys) == 1
+
+
+@pytest.mark.parametrize("timeout", [0, "60000", 2**31, True])
+def test_a_time_for_transactions_that_is_none_is_refused(timeout: Any) -> None:
+    with pytest.raises(ConnectorError, match=r"transaction.timeout.ms=.*expected an int from 1,000"):
+        cc.kafka.sink("localhost:1", "out", options={"transaction.timeout.ms": timeout})
 
 
 def test_records_become_keys_and_values_and_none_stays_none() -> None:
     sink = cc.kafka.sink("localhost:1", "out", key=lambda pair: pair[0], value=lambda pair: pair[1])
     assert isinstance(sink, KafkaSink)
-    messages = sink.messages([("a", [1]), (2, None), (None, "x")])
+    messages = sink.messages([("a", [1]), (2, None), (None, "x")], fail)
     assert pairs_of(messages) == [(b"a", b"[1]"), (b"2", None), (None, b'"x"')]
     bare = cc.kafka.sink("localhost:1", "out", encode_value="bytes")
     assert isinstance(bare, KafkaSink)
-    assert pairs_of(bare.messages([b"x", None])) == [(None, b"x"), (None, None)]
+    assert pairs_of(bare.messages([b"x", None], fail)) == [(None, b"x"), (None, None)]
 
 
 class Client:
@@ -215,12 +270,17 @@ class Broker:
         return []
 
 
+@pytest.mark.parametrize("bound", [("BUFFERED_MAX", 20), ("BUFFERED_BYTES_MAX", 100)])
 @pytest.mark.parametrize("ahead_count", [60, 25])
 def test_a_partition_that_is_held_takes_the_room_of_no_other(
-    monkeypatch: pytest.MonkeyPatch, ahead_count: int
+    monkeypatch: pytest.MonkeyPatch, ahead_count: int, bound: tuple[str, int]
 ) -> None:
-    """Splits that are ahead wait for the slowest one (`within`): it must go on, and they lose nothing."""
-    monkeypatch.setattr("crosscut.connectors.kafka.reader.BUFFERED_MAX", 20)
+    """Splits that are ahead wait for the slowest one (`within`): it must go on, and they lose nothing.
+
+    C26: what waits is bounded in bytes, too.
+    """
+    name, most = bound
+    monkeypatch.setattr(f"crosscut.connectors.kafka.reader.{name}", most)
     monkeypatch.setattr("crosscut.connectors.kafka.reader.IDLE_MS", 0.0)
     broker = Broker(ahead_count, 60)
     shared = SharedConsumer(broker, "servers")
@@ -234,6 +294,10 @@ def test_a_partition_that_is_held_takes_the_room_of_no_other(
         for _ in range(100):
             some = reader.read(5)
             found += some if isinstance(some, list) else []
+            waiting = sum(len(one.buffer) for one in (ahead, slow))
+            waiting_bytes = sum(len(one) for each in (ahead, slow) for one in each.buffer)
+            assert (shared._buffered, shared._buffered_bytes) == (waiting, waiting_bytes)
+            assert {"BUFFERED_MAX": waiting, "BUFFERED_BYTES_MAX": waiting_bytes}[name] < most + 5 * 6
         assert len(found) == count
         return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -18,7 +20,6 @@ from crosscut.connectors.http.requests import (
     library,
     without_values,
 )
-from crosscut.connectors.json_decoding import json_value
 from crosscut.connectors.json_values import dumped
 from crosscut.connectors.loop_thread import LoopThread
 from crosscut.connectors.rows import checked_row
@@ -192,7 +193,8 @@ class _HttpWriter(SinkWriter):
         if loop is not None:
             try:
                 if client is not None:
-                    loop.run(client.aclose())
+                    with suppress(TimeoutError, OSError):
+                        loop.run(client.aclose())
             finally:
                 loop.close()
 
@@ -233,7 +235,8 @@ class _HttpWriter(SinkWriter):
 
     def _records(self, body: bytes) -> list[Any]:
         """Return the records of a request."""
-        found: Any = json_value(body)
+        # Of our own making, so no deeper than its records are: the batch adds a level to them.
+        found: Any = json.loads(body)
         return [found] if self._sink.batch_records == 1 else list(found)
 
     def _post(self, body: bytes, key: str) -> str:

@@ -39,6 +39,24 @@ def library() -> Any:
     return required("confluent_kafka", "kafka")
 
 
+class Heard:
+    """What brokers say to a client on their own account. Called in the thread that polls the client.
+
+    Attributes:
+        refusal: The last of it that asking again does not mend: wrong credentials, say.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self.refusal: Any = None
+        self._servers = servers
+
+    def __call__(self, error: Any) -> None:
+        """Take an error of the library."""
+        _log.warning("Kafka at %s: %s", self._servers, error.str())
+        if permanent(error):
+            self.refusal = error
+
+
 def configuration(servers: str, options: Mapping[str, object], **ours: object) -> dict[str, object]:
     """Return what a client is made with; what the connector depends on can't be overridden.
 
@@ -50,10 +68,12 @@ def configuration(servers: str, options: Mapping[str, object], **ours: object) -
         **revealed(options),
         **chosen,
         "bootstrap.servers": servers,
+        # A mistyped name is no new topic; of producers and administrators the library's default makes one.
+        "allow.auto.create.topics": False,
         # What the library would write to standard error; handed over where the client is polled.
         "logger": _log,
         # Called in the thread that uses the client; a lost broker is tried again by the library.
-        "error_cb": lambda error: _log.warning("Kafka at %s: %s", servers, error.str()),
+        "error_cb": Heard(servers),
     }
 
 
@@ -92,8 +112,11 @@ def checked_servers(servers: object) -> str:
     return ",".join(servers)
 
 
-def partitions_of(client: Any, servers: str, topic: str) -> list[int]:
+def partitions_of(client: Any, servers: str, topic: str, heard: object = None) -> list[int]:
     """Return the partitions of `topic`.
+
+    Args:
+        heard: The `error_cb` that the client was made with.
 
     Raises:
         ConnectorError: There is no such topic, or no broker that answers.
@@ -101,14 +124,53 @@ def partitions_of(client: Any, servers: str, topic: str) -> list[int]:
     try:
         found = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     except library().KafkaException as error:
+        client.poll(0)
+        if isinstance(heard, Heard) and heard.refusal is not None:
+            reason = heard.refusal
+            raise refused(
+                f"Kafka at {servers} refuses to tell of topic {topic!r}: {reason.str()}; check the options",
+                reason,
+                topic=topic,
+            ) from error
         raise ConnectorError(
             f"no Kafka broker at {servers} has answered within {TIMEOUT_S:g} s ({error.args[0].str()}): is "
             "it "
             f"running, and does it advertise an address that can be reached from here?"
         ) from error
     if found.error is not None:
-        raise ConnectorError(
+        raise refused(
             f"topic {topic!r} at {servers}: {found.error.str()}; create it, or check name and rights",
+            found.error,
             topic=topic,
         )
     return sorted(found.partitions)
+
+
+def refused(message: str, error: Any, **ids: object) -> ConnectorError:
+    """Return the error that says `message`, permanent if asking again can't mend what the library says."""
+    found = ConnectorError(message, **ids)
+    found.is_permanent = permanent(error)
+    return found
+
+
+def permanent(error: Any) -> bool:
+    """Whether asking again does not mend an error of the library: names, rights and limits."""
+    codes = library().KafkaError
+    return error.code() in (
+        codes.UNKNOWN_TOPIC_OR_PART,
+        codes._UNKNOWN_TOPIC,
+        codes._UNKNOWN_PARTITION,
+        codes.TOPIC_EXCEPTION,
+        codes.TOPIC_AUTHORIZATION_FAILED,
+        codes.GROUP_AUTHORIZATION_FAILED,
+        codes.CLUSTER_AUTHORIZATION_FAILED,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        codes.SASL_AUTHENTICATION_FAILED,
+        codes.UNSUPPORTED_SASL_MECHANISM,
+        codes._AUTHENTICATION,
+        codes.INVALID_TRANSACTION_TIMEOUT,
+        codes.INVALID_REPLICATION_FACTOR,
+        codes.POLICY_VIOLATION,
+        codes.MSG_SIZE_TOO_LARGE,
+        codes.INVALID_RECORD,
+    )

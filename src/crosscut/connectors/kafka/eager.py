@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from crosscut.connectors.kafka.client import PARTITIONER, configuration, library
+from crosscut.connectors.kafka.client import library, refused
 from crosscut.connectors.kafka.sending import send
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId
@@ -78,17 +78,20 @@ class EagerWriter(SinkWriter):
         self._sent = Sent()
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
-        sink = self._sink
-        partitioner = sink.options.get("partitioner", PARTITIONER)
-        options = {"linger.ms": LINGER_MS, **sink.options}
-        self._producer = library().Producer(
-            configuration(sink.servers, options, enable_idempotence=True, partitioner=partitioner)
-        )
+        try:
+            self._sink.find_limits()
+        except library().KafkaException as error:
+            reason = error.args[0]
+            raise refused(
+                f"topic {self._sink.topic!r} at {self._sink.servers} can't be described: {reason.str()}",
+                reason,
+            ) from error
+        self._producer = self._sink.producer(**{"linger.ms": self._sink.options.get("linger.ms", LINGER_MS)})
 
     def write(self, records: list[Any]) -> None:
         sent = self._sent
         self._raise_failure(sent)
-        messages = self._sink.messages(records)
+        messages = self._sink.messages(records, self.refuse)
         sent.add(len(messages.keys))
         send(self._producer, self._sink.topic, messages, sent.delivered)
 

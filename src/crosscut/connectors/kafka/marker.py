@@ -8,6 +8,7 @@ after `init_transactions`: then no older writer can add to them.
 from __future__ import annotations
 
 import json
+import logging
 import time
 import zlib
 from collections.abc import Mapping
@@ -15,11 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of
+from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of, refused
+from crosscut.connectors.kafka.limits import policies, topic_settings
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.ids import CheckpointId, Epoch
 from crosscut.interfaces import CommitPermit, SinkContext
 from crosscut.protocol.job.history import check_not_set_back
+
+_log = logging.getLogger("crosscut.kafka")
 
 READ_TIMEOUT_S = 90.0
 """For reading the markers: longer than a transaction of another task may hold them back."""
@@ -94,24 +98,51 @@ class Markers:
         self._owner = owner
 
     def ensure_topic(self) -> None:
-        """Make the topic, if it is not there.
+        """Make the topic, compacted, if it is not there; refuse one that forgets markers.
 
         Raises:
-            ConnectorError: It is not there, and can't be made.
+            ConnectorError: It is not there and can't be made, or is not compacted.
         """
         ck, admin = library(), required("confluent_kafka.admin", "kafka")
         client = admin.AdminClient(configuration(self._servers, self._options))
-        if client.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic].error is None:
-            return
-        wanted = admin.NewTopic(self._topic, num_partitions=PARTITIONS, config=_SETTINGS)
-        try:
-            client.create_topics([wanted])[self._topic].result(TIMEOUT_S)
-        except ck.KafkaException as error:
-            if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
-                raise ConnectorError(
-                    f"the topic {self._topic!r} at {self._servers}, in which the sink notes what it has "
-                    f"committed, can't be made: {error.args[0].str()}; make it with cleanup.policy=compact"
-                ) from error
+        what = f"the topic {self._topic!r} at {self._servers}, in which the sink notes what it has committed,"
+        if client.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic].error is not None:
+            wanted = admin.NewTopic(self._topic, num_partitions=PARTITIONS, config=_SETTINGS)
+            try:
+                client.create_topics([wanted])[self._topic].result(TIMEOUT_S)
+            except ck.KafkaException as error:
+                if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise refused(
+                        f"{what} can't be made: {error.args[0].str()}; make it with cleanup.policy=compact",
+                        error.args[0],
+                        topic=self._topic,
+                    ) from error
+        settings = self._settings(client)
+        if settings is None:
+            _log.warning(
+                "%s may not be described by this user, so it is not known whether it is compacted; allow "
+                "DescribeConfigs on it",
+                what,
+            )
+        elif policies(settings) != {"compact"}:
+            raise ConnectorError(
+                f"{what} has cleanup.policy={settings.get('cleanup.policy')!r}, which forgets markers in "
+                f"time, and then output would be lost or written twice: set cleanup.policy=compact, or "
+                f"choose another marker_topic",
+                topic=self._topic,
+            )
+
+    def _settings(self, client: Any) -> dict[str, str] | None:
+        """Return the settings of the topic; not all brokers know at once of one that was just made."""
+        ck, deadline_s = library(), time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return topic_settings(client, self._topic)
+            except ck.KafkaException as error:
+                is_new = error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not is_new or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(LEADER_POLL_S)
 
     def message(self, marker: Marker) -> tuple[str, bytes, bytes]:
         """Return topic, key and value of the message that says so."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
 from crosscut.connectors.extras import ExtraMissing
 from crosscut.connectors.kafka.awaiting import NextMessage
-from crosscut.connectors.kafka.client import TIMEOUT_S, library
+from crosscut.connectors.kafka.client import TIMEOUT_S, library, refused
 from crosscut.connectors.kafka.records import Decoding, Message, SchemaUnavailable, decoder, message_of
+from crosscut.connectors.kafka.watch import Watch
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
@@ -25,8 +27,17 @@ IDLE_MS = 2.0
 AWAITED_MS = 100.0
 """The same where one does, and wakes the task up. Only who is asked can be found to have fallen idle."""
 
+ASKED_S = 5.0
+"""Who was not asked for so long waits for no messages: what comes after it is slow, or other sources are."""
+
 BUFFERED_MAX = 20_000
 """Messages of all partitions of a task that wait in Python; the library has its own buffers before them."""
+
+BUFFERED_BYTES_MAX = 64 * 1024 * 1024
+"""The same in bytes of their values."""
+
+SAMPLED = 64
+"""Messages of a batch that are looked at to know how large it is."""
 
 _log = logging.getLogger("crosscut.kafka")
 
@@ -47,14 +58,22 @@ class Reading:
 class SharedConsumer:
     """One client of the library for all partitions that a task reads: each costs threads and sockets."""
 
-    def __init__(self, consumer: Any, servers: str) -> None:
+    def __init__(
+        self,
+        consumer: Any,
+        servers: str,
+        options: Mapping[str, object] | None = None,
+        *,
+        reads_committed: bool = True,
+    ) -> None:
+        self.watch = Watch(servers, options or {}, self._asked, reads_committed=reads_committed)
         self.consumer = consumer
         self.servers = servers
         self.is_closed = False
         self._readers: dict[tuple[str, int], PartitionReader] = {}
         kind = library().Message
         self._place_of, self._error_of = (kind.topic, kind.partition), kind.error
-        self._buffered = 0
+        self._buffered = self._buffered_bytes = 0
         # Who has asked since anybody took messages, while there were too many of them.
         self._in_vain: set[tuple[str, int]] = set()
         # Partitions that are not fetched until they are asked for again.
@@ -76,6 +95,17 @@ class SharedConsumer:
         if self._next is None:
             self._next = NextMessage(self.consumer, wake)
 
+    def verify(self, topic: str, identity: str) -> None:
+        """Hand on no message of a topic before it is known to be the one with this identity."""
+        self.watch.verify(topic, identity)
+
+    def _asked(self) -> dict[tuple[str, int], tuple[int, bool]]:
+        """Return for each partition the offset to come, and whether its reader is asked and has nothing."""
+        since_s = time.monotonic() - ASKED_S
+        return {
+            place: (reader.next, reader.asked_s > since_s) for place, reader in tuple(self._readers.items())
+        }
+
     def add(self, reader: PartitionReader, offset: int) -> None:
         self._readers[reader.partition] = reader
         self._assign(reader.partition, offset)
@@ -94,7 +124,9 @@ class SharedConsumer:
         self.do(lambda: self.consumer.incremental_unassign([library().TopicPartition(*place)]))
 
     def end_of(self, place: tuple[str, int]) -> int | None:
-        """Return the end of a partition, as it was heard with the last messages; nobody is asked."""
+        """Return the end of a partition as it was heard last, None if that is not recent; asks nobody."""
+        if not self.watch.is_heard:
+            return None
         if self._next is None or not self._next.is_waiting:
             ck = library()
             try:
@@ -102,12 +134,13 @@ class SharedConsumer:
             except ck.KafkaException:
                 return None
             self._ends[place] = high
-        return self._ends.get(place)
+        high = max(self._ends.get(place, -1), self.watch.end_of(place))
+        return None if high < 0 else high
 
     def remove(self, reader: PartitionReader) -> None:
         if self._readers.pop(reader.partition, None) is None:
             return
-        self._buffered -= len(reader.buffer)
+        self.taken(reader, reader.buffer, is_all=True)
         is_assigned = reader.partition not in self._set_aside
         self._set_aside.discard(reader.partition)
         if self._readers:
@@ -115,16 +148,31 @@ class SharedConsumer:
                 self._unassign(reader.partition)
         else:
             self.is_closed = True
+            self.watch.close(remember=self._next is None and reader.is_healthy)
             try:
                 if self._next is not None:
                     self._next.close()
             finally:
                 self.consumer.close()
 
-    def taken(self, count: int) -> None:
-        """Note that a reader has taken messages from its buffer."""
-        self._buffered -= count
+    def taken(self, reader: PartitionReader, messages: Sequence[Any], *, is_all: bool) -> None:
+        """Note that a reader has taken messages from its buffer.
+
+        Args:
+            is_all: Nothing is left there: how large these are need not be found out.
+        """
+        size = reader.buffered_bytes if is_all else _size_of(messages)
+        reader.buffered_bytes -= size
+        self._buffered -= len(messages)
+        self._buffered_bytes -= size
         self._in_vain.clear()
+
+    def given(self, reader: PartitionReader, messages: Sequence[Any]) -> None:
+        """Note that a reader has got messages, or has put some back."""
+        size = _size_of(messages)
+        reader.buffered_bytes += size
+        self._buffered += len(messages)
+        self._buffered_bytes += size
 
     def fetch(self, limit: int, asking: PartitionReader) -> None:
         """Hand to each reader what has come for it; never waits.
@@ -132,6 +180,7 @@ class SharedConsumer:
         Args:
             asking: It has nothing.
         """
+        self.watch.begin()
         place = asking.partition
         if place in self._set_aside:
             self._set_aside.remove(place)
@@ -139,7 +188,7 @@ class SharedConsumer:
         awaited, now_s = self._next, time.monotonic()
         if now_s < self._idle_until_s if awaited is None else awaited.is_waiting:
             return
-        if self._buffered >= BUFFERED_MAX:
+        if self._buffered >= BUFFERED_MAX or self._buffered_bytes >= BUFFERED_BYTES_MAX:
             if place not in self._in_vain:
                 self._in_vain.add(place)
                 return
@@ -154,6 +203,8 @@ class SharedConsumer:
                 self._idle_until_s = now_s + IDLE_MS / 2_000
         if any(map(self._error_of, found)):
             found = self._without_events(found)
+        if found:
+            self.watch.heard()
         # A loop over partitions and not over messages: these are hundreds of thousands a second.
         topic_of, partition_of = self._place_of
         at = 0
@@ -161,8 +212,9 @@ class SharedConsumer:
             count = len(list(run))
             # Else: of a partition that has just been given back.
             if (reader := self._readers.get(place)) is not None and place not in self._set_aside:
-                reader.buffer += found[at : at + count]
-                self._buffered += count
+                some = found[at : at + count]
+                reader.buffer += some
+                self.given(reader, some)
             at += count
 
     def _make_room(self) -> None:
@@ -172,7 +224,7 @@ class SharedConsumer:
                 reader.forget()
                 self._set_aside.add(place)
                 self._unassign(place)
-        self._buffered = 0
+        self._buffered = self._buffered_bytes = 0
         self._in_vain.clear()
 
     def _without_events(self, found: list[Any]) -> list[Any]:
@@ -190,6 +242,16 @@ class SharedConsumer:
         return messages
 
 
+def _size_of(messages: Sequence[Any]) -> int:
+    """Return how large the values of messages are; of many by a sample, as there are hundreds of thousands a
+    second. What it is wrong by ends where a buffer is empty."""
+    count = len(messages)
+    if count <= SAMPLED:
+        return sum(map(len, messages))
+    sample = messages[:: count // SAMPLED]
+    return sum(map(len, sample)) * count // len(sample)
+
+
 class PartitionReader(SplitReader):
     def __init__(
         self,
@@ -201,6 +263,7 @@ class PartitionReader(SplitReader):
     ) -> None:
         self.partition = partition
         self.buffer: deque[Any] = deque()
+        self.buffered_bytes = 0
         self._reading = reading
         self._shared = shared
         self._next = offset
@@ -211,11 +274,18 @@ class PartitionReader(SplitReader):
         self._end = -1
         self._decode = decoder(reading.decode)
         self._acknowledges = reading.has_group
+        # When it was last asked and had nothing; infinitely long ago while it has something.
+        self.asked_s = -math.inf
         shared.add(self, offset)
 
     @property
     def position(self) -> JSON:
         return self._next
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the brokers have refused nothing."""
+        return self._error is None
 
     @property
     def next(self) -> int:
@@ -225,6 +295,7 @@ class PartitionReader(SplitReader):
     def forget(self) -> None:
         """Forget what has come and was not read."""
         self.buffer.clear()
+        self.buffered_bytes = 0
         self._end = -1
 
     @property
@@ -236,17 +307,24 @@ class PartitionReader(SplitReader):
         """Note what the client says of this partition instead of a message."""
         error, codes = event.error(), library().KafkaError
         if error.code() == codes._PARTITION_EOF:
+            # Other events are of the library itself, which also has some while brokers are silent.
+            self._shared.watch.heard()
             self._end = max(self._end, event.offset())
             return
         topic, partition = self.partition
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
             self._error = self._offsets_gone()
         elif not error.retriable():
-            self._error = ConnectorError(
+            self._error = refused(
                 f"partition {partition} of topic {topic!r} at {self._shared.servers} can't be read at offset "
                 f"{self._next}: {error.str()}; was the topic deleted, or its rights taken away?",
+                error,
                 topic=topic,
             )
+            if error.code() in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION):
+                # A broker that has just started says it of a topic that is there. The driver, which looks
+                # at the topics too, knows better.
+                self._error.is_permanent = False
 
     def _offsets_gone(self) -> ConnectorError:
         topic, partition = self.partition
@@ -283,22 +361,30 @@ class PartitionReader(SplitReader):
                 return EndOfSplit()
             if self._error is not None:
                 raise self._error
+            watch = self._shared.watch
+            if watch.failure is not None:
+                raise watch.failure
+            if not watch.is_verified(self.partition[0]):
+                watch.begin()
+                return Wait(IDLE_MS, is_coming=True)
             self._shared.fetch(limit, self)
         if not buffer:
+            self.asked_s = time.monotonic()
             if self._end > self._next:
                 self._next = self._end
             return EndOfSplit() if self._next >= self._stop else Wait(self._shared.wait_ms)
+        self.asked_s = -math.inf
         if len(buffer) <= limit:
             found = list(buffer)
             buffer.clear()
         else:
             found = [buffer.popleft() for _ in range(limit)]
-        self._shared.taken(len(found))
+        self._shared.taken(self, found, is_all=not buffer)
         last = found[-1].offset()
         if last >= self._stop:
             found = [one for one in found if one.offset() < self._stop]
             last = max(last, int(self._stop) - 1)
-            self._shared.taken(len(buffer))
+            self._shared.taken(self, buffer, is_all=True)
             buffer.clear()
             if not found:
                 self._next = last + 1
@@ -328,7 +414,7 @@ class PartitionReader(SplitReader):
                         if not records:
                             raise self._malformed(message, error) from error
                         self.buffer.extendleft(reversed(found[index:]))
-                        self._shared.taken(index - len(found))
+                        self._shared.given(self, found[index:])
                         break
                     case function:
                         assert callable(function)

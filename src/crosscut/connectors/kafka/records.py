@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from reprlib import repr as shortened
 from typing import Any, Literal, cast
 
 from crosscut.connectors.extras import required
@@ -154,29 +153,59 @@ def unpacked(data: bytes) -> Iterator[Outgoing]:
         yield Outgoing(keys, values)
 
 
-def check(messages: Outgoing, records: Sequence[Any], topic: str, largest_bytes: int) -> None:
-    """Raise ConnectorError if a broker can't take a message: key or value is no bytes, or they are too large.
+def without_refused(
+    messages: Outgoing,
+    records: Sequence[Any],
+    topic: str,
+    largest_bytes: int,
+    refuse: Callable[[Any, str], None],
+    *,
+    needs_keys: bool = False,
+) -> Outgoing:
+    """Return the messages that brokers take; `refuse` is called with each of the others' record, and why.
 
     Args:
-        records: What the messages were made of, for the error, which names the first one.
+        records: What the messages were made of.
+        largest_bytes: How large key and value may be together.
+        needs_keys: The topic is compacted.
     """
-    for what, column in (("key", messages.keys), ("value", messages.values)):
-        if not _KINDS.issuperset(map(type, column)):
-            index, data = next((i, data) for i, data in enumerate(column) if type(data) not in _KINDS)
-            raise ConnectorError(
-                f"the {what} of record {shortened(records[index])} is a {type(data).__name__}: Kafka takes "
-                f"bytes; set encode_{what}='json' or 'text', or a function that returns bytes"
+    keys, values = messages.keys, messages.values
+    if (
+        _KINDS.issuperset(map(type, keys))
+        and _KINDS.issuperset(map(type, values))
+        and _largest(keys) + _largest(values) <= largest_bytes
+        and not (needs_keys and None in keys)
+    ):
+        return messages
+    taken = Outgoing([], [])
+    for record, key, value in zip(records, keys, values, strict=True):
+        reason = _refusal(key, value, topic, largest_bytes, needs_keys=needs_keys)
+        if reason:
+            refuse(record, reason)
+        else:
+            taken.keys.append(key)
+            taken.values.append(value)
+    return taken
+
+
+def _refusal(key: object, value: object, topic: str, largest_bytes: int, *, needs_keys: bool) -> str:
+    """Return why brokers don't take a message, "" if they do."""
+    for what, data in (("key", key), ("value", value)):
+        if not isinstance(data, bytes | None):
+            return (
+                f"its {what} is a {type(data).__name__}: Kafka takes bytes; set encode_{what}='json' or "
+                f"'text', or a function that returns bytes"
             )
-    if _largest(messages.keys) + _largest(messages.values) <= largest_bytes:
-        return
-    for record, key, value in zip(records, messages.keys, messages.values, strict=True):
-        size_bytes = len(key or b"") + len(value or b"")
-        if size_bytes > largest_bytes:
-            raise ConnectorError(
-                f"record {shortened(record)} is {size_bytes} bytes for topic {topic!r}, which takes "
-                f"{largest_bytes}: "
-                f"make it smaller, or raise max.message.bytes of the topic and message.max.bytes of the sink"
-            )
+    assert isinstance(key, bytes | None) and isinstance(value, bytes | None)
+    size_bytes = len(key or b"") + len(value or b"")
+    if size_bytes > largest_bytes:
+        return (
+            f"it is {size_bytes} bytes for topic {topic!r}, which takes {largest_bytes}: make it smaller, or "
+            f"raise max.message.bytes of the topic and message.max.bytes of the sink"
+        )
+    if needs_keys and key is None:
+        return f"it has no key, and topic {topic!r} is compacted: return one from key="
+    return ""
 
 
 def _largest(column: Column) -> int:

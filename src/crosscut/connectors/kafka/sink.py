@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from crosscut.connectors.extras import required
+from crosscut.connectors.extras import ExtraMissing, required
 from crosscut.connectors.kafka.client import (
     PARTITIONER,
     checked_options,
@@ -14,11 +14,20 @@ from crosscut.connectors.kafka.client import (
     configuration,
     library,
     partitions_of,
+    refused,
 )
 from crosscut.connectors.kafka.eager import EagerWriter
 from crosscut.connectors.kafka.history import committed_output
+from crosscut.connectors.kafka.limits import TopicLimits, topic_limits, transaction_ms_max
 from crosscut.connectors.kafka.marker import Marker, Markers, committed_up_to
-from crosscut.connectors.kafka.records import Encoding, Outgoing, check, encoder, unpacked
+from crosscut.connectors.kafka.records import (
+    Encoding,
+    Outgoing,
+    SchemaUnavailable,
+    encoder,
+    unpacked,
+    without_refused,
+)
 from crosscut.connectors.kafka.sending import Held, send
 from crosscut.connectors.secrets import shown
 from crosscut.errors import ConnectorError
@@ -26,14 +35,19 @@ from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Guarantee, Sink, SinkContext, SinkWriter
 from crosscut.protocol.job.history import check_history
 
-COMMIT_TIMEOUT_S = 60.0
-"""For one transaction, from its first message to its commit."""
+COMMIT_TIMEOUT_MS = 60_000
+"""For one transaction, from its first message to its commit, unless `transaction.timeout.ms` says another."""
+
+BATCH_BYTES = 1_000_000
+"""The library's own `batch.size`."""
 
 LARGEST_BYTES = 1_000_000
 """Of a message, as brokers and librdkafka have it by default, less what goes around it."""
 
+_TIMEOUT_MS_MAX = 2**31 - 1
+
 _OURS = frozenset(
-    {"bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "acks"}
+    {"bootstrap.servers", "transactional.id", "enable.idempotence", "acks", "allow.auto.create.topics"}
 )
 
 
@@ -59,16 +73,18 @@ def sink(
 
     Args:
         servers: "host:port", several with commas, or a list.
-        topic: Its name; it must exist.
+        topic: Its name; it must exist. A record that it does not take, since it is too large or has no key
+            for a compacted topic, is refused before its checkpoint completes.
         key: Takes a record, returns its key; messages of one key stay in order. Default: no key.
         value: Takes a record, returns the value. Default: the record.
         encode_key: "text", "json", "bytes", or a function that returns bytes or None.
         encode_value: Likewise.
         guarantee: See above.
         marker_topic: Where each transaction notes which checkpoint it was for, in a record of its own. Made,
-            compacted, if it is not there; several jobs may share it.
+            compacted, if it is not there; several jobs may share it. One that forgets messages is refused.
         options: More settings of librdkafka, as for security or compression. `crosscut.environment("NAME")`
-            as a value keeps a secret out of the program.
+            as a value keeps a secret out of the program. With `transaction.timeout.ms` (default 60,000) large
+            checkpoints get more time to be committed; the brokers' `transaction.max.timeout.ms` is its limit.
 
     Raises:
         ConnectorError: An argument is not as described. Later: no broker answers, the topic is not
@@ -88,6 +104,12 @@ def sink(
     encoder(encode_key, "encode_key")
     encoder(encode_value, "encode_value")
     found = checked_options(options, _OURS, "the Kafka sink")
+    timeout_ms = found.get("transaction.timeout.ms", COMMIT_TIMEOUT_MS)
+    if type(timeout_ms) is not int or not 1_000 <= timeout_ms <= _TIMEOUT_MS_MAX:
+        raise ConnectorError(
+            f"options: transaction.timeout.ms={timeout_ms!r}: expected an int from 1,000 to "
+            f"{_TIMEOUT_MS_MAX:,}"
+        )
     is_exact = guarantee == "exactly once"
     return KafkaSink(
         checked_servers(servers), topic, key, value, encode_key, encode_value, is_exact, marker_topic, found
@@ -107,6 +129,8 @@ class KafkaSink(Sink):
     is_exact: bool
     marker_topic: str
     options: dict[str, object]
+    # What `check` has found out, for workers, which get it with the description.
+    _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False)
 
     def __repr__(self) -> str:
         return f"crosscut.kafka.sink({self.servers!r}, {self.topic!r}, options={shown(self.options)})"
@@ -121,10 +145,63 @@ class KafkaSink(Sink):
         return f"topic {self.topic}, markers in {self.marker_topic}"
 
     def check(self) -> None:
-        """Raise ConnectorError if no broker answers or the topic is not there."""
-        client = library().Producer(configuration(self.servers, self.options))
-        partitions_of(client, self.servers, self.topic)
+        """Raise ConnectorError if no broker answers, or one would refuse every commit."""
+        options = configuration(self.servers, self.options)
+        admin = required("confluent_kafka.admin", "kafka").AdminClient(options)
+        partitions_of(admin, self.servers, self.topic, options["error_cb"])
         required("msgspec", "kafka")
+        try:
+            limits = topic_limits(admin, self.topic)
+            longest_ms = transaction_ms_max(admin) if self.is_exact else None
+            if self.is_exact:
+                self.markers("check").ensure_topic()
+        except library().KafkaException as error:
+            reason = error.args[0]
+            raise refused(
+                f"topic {self.topic!r} at {self.servers} can't be described: {reason.str()}",
+                reason,
+                topic=self.topic,
+            ) from error
+        if limits.needs_keys and self.key is None:
+            raise ConnectorError(
+                f"topic {self.topic!r} at {self.servers} is compacted and takes no message without a key: "
+                f"set key= to a function that returns one",
+                topic=self.topic,
+            )
+        if longest_ms is not None and self.timeout_ms > longest_ms:
+            raise ConnectorError(
+                f"the transactions of topic {self.topic!r} have transaction.timeout.ms={self.timeout_ms}, "
+                f"and the brokers at {self.servers} allow {longest_ms} (transaction.max.timeout.ms): set "
+                f"options={{'transaction.timeout.ms': {longest_ms}}}, or raise the brokers' limit",
+                topic=self.topic,
+            )
+        self._limits[:] = [limits]
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a transaction may be open."""
+        found = self.options.get("transaction.timeout.ms", COMMIT_TIMEOUT_MS)
+        return found if isinstance(found, int) else COMMIT_TIMEOUT_MS
+
+    @property
+    def limits(self) -> TopicLimits:
+        """What the topic was found to take; nothing is known before `check` or `find_limits`."""
+        return self._limits[0] if self._limits else TopicLimits()
+
+    def find_limits(self) -> None:
+        """Ask what the topic takes, unless that is known.
+
+        Raises:
+            KafkaException: The cluster does not answer.
+        """
+        if not self._limits:
+            options = configuration(self.servers, self.options)
+            admin = required("confluent_kafka.admin", "kafka").AdminClient(options)
+            self._limits[:] = [topic_limits(admin, self.topic)]
+
+    def markers(self, task: str, owner: Mapping[str, object] | None = None) -> Markers:
+        """Return the markers of a task."""
+        return Markers(self.servers, self.options, self.marker_topic, task, owner or {})
 
     def committed(self) -> Sequence[CommittedOutput]:
         """Return what the markers say of this topic; nothing is remembered with "at least once"."""
@@ -141,22 +218,63 @@ class KafkaSink(Sink):
         """Make the writer of one task for one epoch."""
         return TransactionalWriter(self, context) if self.is_exact else EagerWriter(self)
 
-    def messages(self, records: list[Any]) -> Outgoing:
-        """Return `records` as messages.
+    def producer(self, **ours: object) -> Any:
+        """Return a producer whose batches the topic takes: the library neither asks nor splits them."""
+        settings: dict[str, object] = {"partitioner": PARTITIONER, **self.options}
+        largest = self.limits.message_bytes
+        chosen = settings.get("batch.size", BATCH_BYTES)
+        if largest is not None and isinstance(chosen, int):
+            settings["batch.size"] = max(1, min(chosen, largest))
+        return library().Producer(configuration(self.servers, settings, enable_idempotence=True, **ours))
 
-        Raises:
-            ConnectorError: One can't be encoded or is too large; names it.
-        """
+    def messages(self, records: list[Any], refuse: Callable[[Any, str], None]) -> Outgoing:
+        """Return `records` as messages; `refuse` is called with each that no topic takes, and why."""
         to_key, to_value = self.key, self.value
+        keys = [None] * len(records) if to_key is None else list(map(to_key, records))
+        values = records if to_value is None else list(map(to_value, records))
+        try:
+            messages = self._encoded(keys, values)
+        except (SchemaUnavailable, ExtraMissing):
+            raise
+        except Exception:  # noqa: BLE001 - of an encoding: it is found out which record it is
+            records, messages = self._encoded_singly(records, keys, values, refuse)
+        found = self.options.get("message.max.bytes", LARGEST_BYTES)
+        largest = found if isinstance(found, int) else LARGEST_BYTES
+        limits = self.limits
+        if limits.message_bytes is not None and not self._is_compressed:
+            largest = min(largest, limits.message_bytes)
+        return without_refused(messages, records, self.topic, largest, refuse, needs_keys=limits.needs_keys)
+
+    @property
+    def _is_compressed(self) -> bool:
+        """Whether the brokers see less than was written: then they alone can tell what is too large."""
+        names = ("compression.type", "compression.codec")
+        return any(self.options.get(name, "none") != "none" for name in names)
+
+    def _encoded(self, keys: list[Any], values: list[Any]) -> Outgoing:
         encode_key = encoder(self.encode_key, "encode_key")
         encode_value = encoder(self.encode_value, "encode_value")
-        messages = Outgoing(
-            [None] * len(records) if to_key is None else encode_key(list(map(to_key, records))),
-            encode_value(records if to_value is None else list(map(to_value, records))),
-        )
-        found = self.options.get("message.max.bytes", LARGEST_BYTES)
-        check(messages, records, self.topic, found if isinstance(found, int) else LARGEST_BYTES)
-        return messages
+        return Outgoing(keys if self.key is None else encode_key(keys), encode_value(values))
+
+    def _encoded_singly(
+        self, records: list[Any], keys: list[Any], values: list[Any], refuse: Callable[[Any, str], None]
+    ) -> tuple[list[Any], Outgoing]:
+        taken: list[Any] = []
+        found = Outgoing([], [])
+        for record, key, value in zip(records, keys, values, strict=True):
+            try:
+                one = self._encoded([key], [value])
+            except (SchemaUnavailable, ExtraMissing):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever an encoding raises, it is for this record
+                refuse(
+                    record, f"it can't be encoded for topic {self.topic!r}: {type(error).__name__}: {error}"
+                )
+                continue
+            taken.append(record)
+            found.keys.extend(one.keys)
+            found.values.extend(one.values)
+        return taken, found
 
 
 class TransactionalWriter(SinkWriter):
@@ -180,7 +298,7 @@ class TransactionalWriter(SinkWriter):
             "vertex": task.vertex,
             "task": task.index,
         }
-        self._markers = Markers(sink.servers, sink.options, sink.marker_topic, self._name, owner)
+        self._markers = sink.markers(self._name, owner)
         self._marker_partition = 0
         self._committed = CheckpointId(0)
 
@@ -195,7 +313,7 @@ class TransactionalWriter(SinkWriter):
         """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
 
     def write(self, records: list[Any]) -> None:
-        self._open.add(self._sink.messages(records))
+        self._open.add(self._sink.messages(records, self.refuse))
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
         if not self._open.count:
@@ -246,19 +364,14 @@ class TransactionalWriter(SinkWriter):
         sink = self._sink
         try:
             self._markers.ensure_topic()
-            self._producer = library().Producer(
-                configuration(
-                    sink.servers,
-                    sink.options,
-                    transactional_id=self._name,
-                    enable_idempotence=True,
-                    transaction_timeout_ms=int(COMMIT_TIMEOUT_S * 1_000),
-                    partitioner=sink.options.get("partitioner", PARTITIONER),
-                    # The transaction as a whole says whether all were delivered.
-                    delivery_report_only_error=True,
-                )
+            sink.find_limits()
+            self._producer = sink.producer(
+                transactional_id=self._name,
+                transaction_timeout_ms=sink.timeout_ms,
+                # The transaction as a whole says whether all were delivered.
+                delivery_report_only_error=True,
             )
-            self._producer.init_transactions(COMMIT_TIMEOUT_S)
+            self._producer.init_transactions(sink.timeout_ms / 1_000)
             self._marker_partition = self._markers.partition(self._producer)
             marker = self._markers.read()
         except library().KafkaException as error:
@@ -317,7 +430,7 @@ class TransactionalWriter(SinkWriter):
                     )
             topic, key, value = self._markers.message(Marker(context.epoch, up_to, context.driver))
             producer.produce(topic, value, key, self._marker_partition)
-            producer.commit_transaction(COMMIT_TIMEOUT_S)
+            producer.commit_transaction(self._sink.timeout_ms / 1_000)
         except library().KafkaException as error:
             # Committed or not: only the marker tells, and only to a producer that has fenced this one.
             self._disconnect()
@@ -335,4 +448,4 @@ class TransactionalWriter(SinkWriter):
             producer.purge()
 
     def _failed(self, what: str, error: Any) -> ConnectorError:
-        return ConnectorError(f"{self._where}: {what}: {error.args[0].str()}")
+        return refused(f"{self._where}: {what}: {error.args[0].str()}", error.args[0])

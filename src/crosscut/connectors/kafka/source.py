@@ -32,7 +32,15 @@ POLL_MS = 100
 """How long a broker may keep its answer back while there is nothing to read: only then does a reader know
 that. The library's own 500 ms would be the length of a micro-batch of no records."""
 
-_OURS = frozenset({"bootstrap.servers", "enable.auto.commit", "auto.offset.reset", "enable.partition.eof"})
+_OURS = frozenset(
+    {
+        "allow.auto.create.topics",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.partition.eof",
+    }
+)
 
 
 def source(
@@ -52,7 +60,9 @@ def source(
 
     Positions are in the job's snapshots. Partitions that a topic gets while the job runs are found, and
     read from their beginning. A topic that a resumed job is given in addition begins where `start` says.
-    That a topic was deleted, or made anew, is an error, never a quiet jump.
+    That a topic was deleted, or made anew, is an error, never a quiet jump; a name that no topic has makes
+    none. A source that hears nothing from the brokers for a minute, or does not get what they have, fails
+    over.
 
     Args:
         servers: "host:port", several with commas, or a list.
@@ -130,6 +140,7 @@ class KafkaSource(DynamicSource):
     discover_every: Duration = "10s"
     _shared: SharedConsumer | None = field(default=None, init=False, repr=False)
     _topics: Topics | None = field(default=None, init=False, repr=False)
+    _heard: object = field(default=None, init=False, repr=False)
 
     # All partitions have to advance, or watermarks and joins would wait for those that never are read.
     open_splits_max = 100_000
@@ -138,7 +149,7 @@ class KafkaSource(DynamicSource):
         return f"crosscut.kafka.source({self.servers!r}, {self.topics!r}, options={shown(self.options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shared": None, "_topics": None}
+        return {**self.__dict__, "_shared": None, "_topics": None, "_heard": None}
 
     def describe(self) -> str:
         """Say which topics these are, not where: brokers move."""
@@ -152,27 +163,32 @@ class KafkaSource(DynamicSource):
             first = self._first_splits()
             splits = [split for of_topic in first.values() for split in of_topic]
             if self.stop is not None:
-                # What there is to read is fixed.
+                # What there is to read is fixed; readers see to it that the topics stay the same.
                 return Discovered(splits, is_last=True)
             # One that has come since it was asked for the partitions is found by the next call.
             counts = {topic: len(of_topic) for topic, of_topic in first.items()}
             return Discovered(splits, self._topics.described(counts))
         new, added, known = self._topics.news(self.topics, known)
-        splits = [_split_of(topic, partition, 0) for topic, partition in new]
+        identities = self._topics.identities({topic for topic, _ in (*new, *added)})
+        splits = [_split_of(topic, partition, 0, identity=identities[topic]) for topic, partition in new]
         if added:
             # For a topic more than the job had, it begins now.
             with self._asking() as consumer:
-                splits += [self._split(consumer, topic, partition) for topic, partition in added]
+                splits += [
+                    self._split(consumer, topic, partition, identities[topic]) for topic, partition in added
+                ]
         return Discovered(splits, known)
 
     def _first_splits(self) -> dict[str, list[Split]]:
+        assert self._topics is not None
         with self._asking() as consumer:
+            partitions = {
+                topic: partitions_of(consumer, self.servers, topic, self._heard) for topic in self.topics
+            }
+            identities = self._topics.identities(self.topics)
             return {
-                topic: [
-                    self._split(consumer, topic, partition)
-                    for partition in partitions_of(consumer, self.servers, topic)
-                ]
-                for topic in self.topics
+                topic: [self._split(consumer, topic, one, identities[topic]) for one in found]
+                for topic, found in partitions.items()
             }
 
     @contextmanager
@@ -189,7 +205,7 @@ class KafkaSource(DynamicSource):
         finally:
             consumer.close()
 
-    def _split(self, consumer: Any, topic: str, partition: int) -> Split:
+    def _split(self, consumer: Any, topic: str, partition: int, identity: str) -> Split:
         at = library().TopicPartition(topic, partition)
         low, high = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
         first = low
@@ -203,7 +219,7 @@ class KafkaSource(DynamicSource):
             (found,) = consumer.committed([at], timeout=TIMEOUT_S)
             # If what comes next for the group is gone, the reader says so, with the range.
             first = found.offset if found.offset >= 0 else low
-        return _split_of(topic, partition, first, high, is_bounded=self.stop == "latest")
+        return _split_of(topic, partition, first, high, is_bounded=self.stop == "latest", identity=identity)
 
     def reader(self, split: Split, position: JSON) -> SplitReader:
         """Read on at offset `position`, over one client for all partitions of the task."""
@@ -211,6 +227,7 @@ class KafkaSource(DynamicSource):
             case {"topic": str(topic), "partition": int(partition), **rest}, int(offset):
                 stop = rest.get("stop")
                 limit = stop if isinstance(stop, int) else math.inf
+                identity = rest.get("id")
             case _:
                 raise ConnectorError(
                     f"split {split} at position {position!r} is not of a Kafka source; is the checkpoint of "
@@ -218,12 +235,24 @@ class KafkaSource(DynamicSource):
                     split_id=split.split_id,
                 )
         if self._shared is None or self._shared.is_closed:
-            self._shared = SharedConsumer(self._consumer(), self.servers)
+            self._shared = SharedConsumer(
+                self._consumer(),
+                self.servers,
+                self.options,
+                reads_committed=self.isolation == "read_committed",
+            )
+        if isinstance(identity, str):
+            self._shared.verify(topic, identity)
         reading = Reading(self.decode, self.malformed, self.group is not None)
         return PartitionReader(reading, self._shared, (topic, partition), offset, limit)
 
     def _consumer(self) -> Any:
-        ours = configuration(
+        ours = self._configuration()
+        self._heard = ours["error_cb"]
+        return library().Consumer(ours)
+
+    def _configuration(self) -> dict[str, object]:
+        return configuration(
             self.servers,
             {"fetch.wait.max.ms": POLL_MS} | self.options,
             group_id=self.group or "crosscut",
@@ -233,11 +262,15 @@ class KafkaSource(DynamicSource):
             enable_partition_eof=True,
             isolation_level=self.isolation,
         )
-        return library().Consumer(ours)
 
 
-def _split_of(topic: str, partition: int, first: int, high: int = 0, *, is_bounded: bool = False) -> Split:
+def _split_of(
+    topic: str, partition: int, first: int, high: int = 0, *, is_bounded: bool = False, identity: str = ""
+) -> Split:
     detail: dict[str, JSON] = {"topic": topic, "partition": partition}
+    if identity:
+        # Offsets mean nothing in a topic of the same name that was made later.
+        detail["id"] = identity
     if is_bounded:
         detail["stop"] = high
     return Split(f"{topic}-{partition}", first, detail, weight=max(1, high - first))

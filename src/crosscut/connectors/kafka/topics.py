@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library
+from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, permanent, refused
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON
 
@@ -50,6 +50,46 @@ class Topics:
             return {topic: [self._described(topic)[0], count] for topic, count in counts.items()}
         except Unreachable as error:
             raise ConnectorError(f"topics {', '.join(counts)} at {self._servers}: {error}") from error
+
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the identity that the cluster has given each topic, "" if it gives none.
+
+        Raises:
+            ConnectorError: They can't be asked for, or there is no such topic.
+        """
+        found = {}
+        for topic in topics:
+            try:
+                identity = self._described(topic)[0]
+            except Unreachable as error:
+                raise ConnectorError(f"topic {topic!r} at {self._servers}: {error}", topic=topic) from error
+            found[topic] = "" if identity == _NO_IDENTITY else identity
+        return found
+
+    def check_same(self, topic: str, identity: str) -> None:
+        """Raise ConnectorError if a topic is not the one with this identity any more.
+
+        Raises:
+            ConnectorError: It was deleted, or made anew.
+            Unreachable: It can't be asked for now.
+        """
+        self._described_since(topic, [identity, 0])
+
+    def ends(self, places: Sequence[tuple[str, int]], *, reads_committed: bool) -> dict[tuple[str, int], int]:
+        """Return where partitions end.
+
+        Raises:
+            Unreachable: Not all of them can be asked for now.
+        """
+        ck, admin = library(), required("confluent_kafka.admin", "kafka")
+        newest = admin.OffsetSpec.latest()
+        level = ck.IsolationLevel.READ_COMMITTED if reads_committed else ck.IsolationLevel.READ_UNCOMMITTED
+        asked = {ck.TopicPartition(*place): newest for place in places}
+        try:
+            answers = self._client.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S)
+            return {(at.topic, at.partition): int(one.result().offset) for at, one in answers.items()}
+        except ck.KafkaException as error:
+            raise Unreachable(error.args[0].str()) from error
 
     def news(
         self, topics: Sequence[str], known: JSON
@@ -125,30 +165,23 @@ class Topics:
                 )[topic].result()
             except ck.KafkaException as error:
                 code = error.args[0].code()
-                if code in _refusals(ck.KafkaError):
-                    raise ConnectorError(
+                if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if time.monotonic() > deadline_s:
+                        raise refused(
+                            f"topic {topic!r} at {self._servers} is not there: was it deleted? What this job "
+                            f"had not read of it is lost; make it anew and start a new job, or check name "
+                            f"and rights",
+                            error.args[0],
+                            topic=topic,
+                        ) from error
+                elif permanent(error.args[0]):
+                    raise refused(
                         f"topic {topic!r} at {self._servers}: {error.args[0].str()}; check name and rights",
+                        error.args[0],
                         topic=topic,
                     ) from error
-                if code != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                else:
                     raise Unreachable(error.args[0].str()) from error
-                if time.monotonic() > deadline_s:
-                    raise ConnectorError(
-                        f"topic {topic!r} at {self._servers} is not there: was it deleted? What this job had "
-                        f"not read of it is lost; make it anew and start a new job, or check name and rights",
-                        topic=topic,
-                    ) from error
                 time.sleep(_ASK_AGAIN_S)
                 continue
             return str(found.topic_id), len(found.partitions)
-
-
-def _refusals(codes: Any) -> tuple[int, ...]:
-    """Return the codes of errors that asking again does not mend."""
-    return (
-        codes.TOPIC_AUTHORIZATION_FAILED,
-        codes.CLUSTER_AUTHORIZATION_FAILED,
-        codes.SASL_AUTHENTICATION_FAILED,
-        codes._AUTHENTICATION,
-        codes.TOPIC_EXCEPTION,
-    )

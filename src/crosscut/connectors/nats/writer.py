@@ -28,6 +28,7 @@ BATCH_MESSAGES = 999
 CALL_TIMEOUT_S = 60.0
 
 _BATCH_BYTES = 8 * 1024 * 1024
+_STREAM_HEADER_BYTES = 200
 _HEADER_BYTES = 1_024
 """Of the largest message, for what is said of the batch."""
 
@@ -171,7 +172,9 @@ class NatsWriter(SinkWriter):
             self._largest_bytes = self._connection.max_payload - _HEADER_BYTES
             info = await self._connection.jetstream().stream_info(self._sink.stream)
             if (largest := info.config.max_msg_size or -1) > 0:
-                self._largest_bytes = min(self._largest_bytes, largest - _HEADER_BYTES)
+                # Of messages with their headers.
+                headers_bytes = _STREAM_HEADER_BYTES + len(self._sink.stream)
+                self._largest_bytes = min(self._largest_bytes, max(0, largest - headers_bytes))
         return self._connection
 
     async def _read(self, has_pending: bool) -> Marker:

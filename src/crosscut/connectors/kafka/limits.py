@@ -1,0 +1,90 @@
+"""What a topic takes, and for how long a transaction may be open: asked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.connectors.extras import required
+from crosscut.connectors.kafka.client import TIMEOUT_S, library
+
+_OVERHEAD_BYTES = 100
+"""Of a batch with one message, beside key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What a topic takes.
+
+    Attributes:
+        batch_bytes: `max.message.bytes` of the topic, which is of a batch; None: it is not known.
+        needs_keys: The topic is compacted, so a message without a key is refused.
+    """
+
+    batch_bytes: int | None = None
+    needs_keys: bool = False
+
+    @property
+    def message_bytes(self) -> int | None:
+        """How large key and value of a message may be together."""
+        return None if self.batch_bytes is None else max(0, self.batch_bytes - _OVERHEAD_BYTES)
+
+
+def policies(settings: dict[str, str]) -> set[str]:
+    """Return the cleanup policies of a topic."""
+    return {one.strip() for one in settings.get("cleanup.policy", "").split(",") if one.strip()}
+
+
+def topic_limits(client: Any, topic: str) -> TopicLimits:
+    """Ask for the limits of a topic; nothing is known of one whose settings may not be read.
+
+    Raises:
+        KafkaException: The cluster does not answer.
+    """
+    settings = topic_settings(client, topic)
+    if settings is None:
+        return TopicLimits()
+    largest = settings.get("max.message.bytes", "")
+    return TopicLimits(int(largest) if largest.isdigit() else None, "compact" in policies(settings))
+
+
+def topic_settings(client: Any, topic: str) -> dict[str, str] | None:
+    """Return the settings of a topic; None if this user may not read them, or the cluster tells nobody.
+
+    Args:
+        client: An AdminClient.
+
+    Raises:
+        KafkaException: The cluster does not answer, or refuses for another reason.
+    """
+    return _settings(client, "TOPIC", topic)
+
+
+def transaction_ms_max(client: Any) -> int | None:
+    """Return for how long the brokers let a transaction be open; None if this user may not know.
+
+    Raises:
+        KafkaException: The cluster does not answer.
+    """
+    (broker, *_) = client.list_topics(timeout=TIMEOUT_S).brokers
+    settings = _settings(client, "BROKER", str(broker)) or {}
+    longest = settings.get("transaction.max.timeout.ms", "")
+    return int(longest) if longest.isdigit() else None
+
+
+def _settings(client: Any, kind: str, name: str) -> dict[str, str] | None:
+    admin = required("confluent_kafka.admin", "kafka")
+    of = admin.ConfigResource(getattr(admin.ResourceType, kind), name)
+    try:
+        found = client.describe_configs([of], request_timeout=TIMEOUT_S)[of].result()
+    except library().KafkaException as error:
+        codes, code = library().KafkaError, error.args[0].code()
+        if code in (
+            codes.TOPIC_AUTHORIZATION_FAILED,
+            codes.CLUSTER_AUTHORIZATION_FAILED,
+            codes.UNSUPPORTED_VERSION,
+            codes._UNSUPPORTED_FEATURE,
+        ):
+            return None
+        raise
+    return {name: entry.value for name, entry in found.items() if entry.value is not None}

@@ -1,0 +1,266 @@
+"""Kafka topics that are not what a job takes them for: mistyped, forgetful, made anew, small, compacted.
+
+On a real broker that makes topics by itself as soon as somebody names one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+
+import crosscut as cc
+from crosscut.connectors.kafka import watch
+from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
+from crosscut.interfaces import Source, Split
+from crosscut.testing.sink_refusals import (
+    check_a_refused_record_never_gets_past_prepare,
+    check_prepared_records_can_be_shown,
+    check_the_others_are_written_if_refused_records_are_set_aside,
+)
+from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
+from crosscut.testing.sinks import SinkTarget, open_writer, permit, stage
+from crosscut.testing.sources import next_batch, read_source
+
+pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")
+pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
+
+from crosscut.testing.kafka import KafkaBroker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    settings = {"auto.create.topics.enable": "true", "transaction.max.timeout.ms": "120000"}
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), settings) as one:
+        yield one
+
+
+def new(broker: KafkaBroker, **settings: str) -> str:
+    name = f"topic-{random.SystemRandom().randrange(2**32)}"
+    broker.create_topic(name, 1, **settings)
+    return name
+
+
+def texts(broker: KafkaBroker, topic: str) -> list[Any]:
+    return [orjson.loads(one.value()) for one in broker.consume(topic)]
+
+
+def refusal(source_or_sink: Any) -> ConnectorError:
+    """Return why it can't work, which no second attempt changes."""
+    with pytest.raises(ConnectorError) as failed:
+        source_or_sink.splits(1) if isinstance(source_or_sink, Source) else source_or_sink.check()
+    return failed.value
+
+
+@pytest.mark.parametrize("guarantee", ["exactly once", "at least once"])
+def test_a_mistyped_name_is_an_error_and_no_new_topic(broker: KafkaBroker, guarantee: Any) -> None:
+    """B7, C24."""
+    sink = cc.kafka.sink(broker.servers, "mistyped-out", guarantee=guarantee)
+    bounded = cc.kafka.source(broker.servers, "mistyped-in", stop="latest")
+    for one in (sink, bounded, cc.kafka.source(broker.servers, "mistyped-in")):
+        error = refusal(one)
+        assert "'mistyped-" in str(error) and error.is_permanent
+    # A writer whose topic is gone does not make it either.
+    topic = new(broker)
+    writer = open_writer(cc.kafka.sink(broker.servers, topic, guarantee=guarantee), 1)
+    broker.delete_topic(topic)
+    with pytest.raises(ConnectorError):
+        writer.commit(permit(1), [stage(writer, ["lost"], 1)])
+    writer.close()
+    for name in ("mistyped-out", "mistyped-in", topic):
+        assert not broker.has_topic(name)
+
+
+def test_the_topic_of_markers_is_made_compacted_and_one_that_forgets_is_refused(broker: KafkaBroker) -> None:
+    """B7, P7: also by a writer, whose driver has looked before somebody changed it."""
+    topic, markers = new(broker), f"markers-{random.SystemRandom().randrange(2**32)}"
+    cc.kafka.sink(broker.servers, topic, marker_topic=markers).check()
+    writer = open_writer(cc.kafka.sink(broker.servers, topic, marker_topic=markers), 1)
+    writer.commit(permit(1), [stage(writer, ["a"], 1)])
+    writer.close()
+    for policy in ("delete", "compact,delete"):
+        forgetful = new(broker, **{"cleanup.policy": policy})
+        sink = cc.kafka.sink(broker.servers, topic, marker_topic=forgetful)
+        message = f"cleanup.policy='{policy}', which forgets markers"
+        with pytest.raises(ConnectorError, match=message):
+            sink.check()
+        with pytest.raises(ConnectorError, match=message):
+            open_writer(sink, 1)
+    # Made by somebody else, with one partition.
+    sink = cc.kafka.sink(broker.servers, topic, marker_topic=new(broker, cleanup_policy="compact"))
+    sink.check()
+
+
+def test_markers_that_are_gone_end_the_job(broker: KafkaBroker) -> None:
+    """P7: there is something to commit, or to lose, and nobody knows whether it is there already."""
+    topic, markers = new(broker), new(broker, cleanup_policy="compact")
+    sink = cc.kafka.sink(broker.servers, topic, marker_topic=markers)
+    writer = open_writer(sink, 1)
+    handle = stage(writer, ["a"], 1)
+    writer.commit(permit(1), [handle])
+    writer.close()
+    broker.delete_topic(markers)
+    with pytest.raises(HistoryError, match="is gone"):
+        open_writer(sink, 2, restore=1, handles=[handle])
+    with pytest.raises(HistoryError, match="remembers nothing"):
+        open_writer(sink, 3, restore=1, committed=1)
+    assert texts(broker, topic) == ["a"]
+
+
+def read_some(source: Source, split: Split, position: Any) -> list[Any]:
+    reader = source.reader(split, position)
+    try:
+        found: list[Any] = []
+        while batch := next_batch(reader, 100):
+            found += batch
+        return found
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("stop", ["latest", None])
+def test_a_topic_that_was_made_anew_is_not_read_on(broker: KafkaBroker, stop: Any) -> None:
+    """B8, P7: a bounded job, which looks for no partitions, is resumed on another topic of that name."""
+    topic = new(broker)
+    broker.produce(topic, [(None, b"old %d" % i) for i in range(30)])
+    source = cc.kafka.source(broker.servers, topic, stop=stop, decode="text")
+    (split,) = source.splits(1)
+    if stop is not None:
+        assert read_some(source, split, 10) == [f"old {i}" for i in range(10, 30)]
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    broker.produce(topic, [(None, b"new %d" % i) for i in range(30)])
+    for _ in range(2):
+        # As in another process.
+        watch._verified.clear()
+        again = cc.kafka.source(broker.servers, topic, stop=stop, decode="text")
+        with pytest.raises(ConnectorError, match="was deleted and made anew"):
+            read_some(again, split, 10)
+    (split,) = cc.kafka.source(broker.servers, topic, stop="latest").splits(1)
+    bounded = cc.kafka.source(broker.servers, topic, stop="latest", decode="text")
+    assert read_source(bounded) == [f"new {i}" for i in range(30)]
+    # Of a checkpoint of an older release the identity is not known.
+    assert isinstance(split.detail, dict)
+    nameless = Split(split.split_id, 0, {k: v for k, v in split.detail.items() if k != "id"})
+    assert len(read_some(bounded, nameless, 0)) == 30
+
+
+def test_lag_is_known_while_brokers_answer(broker: KafkaBroker) -> None:
+    topic = new(broker)
+    broker.produce(topic, [(None, b"%d" % i) for i in range(30)])
+    source = cc.kafka.source(broker.servers, topic, decode="text")
+    (split,) = source.splits(1)
+    reader: Any = source.reader(split, 0)
+    assert next_batch(reader, 10) == [str(i) for i in range(10)]
+    assert reader.lag == 20
+    reader._shared.watch._heard_s -= 1_000
+    assert reader.lag is None
+    reader.close()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly once", "at least once"])
+def test_many_small_messages_go_to_a_topic_that_takes_no_large_batches(
+    broker: KafkaBroker, guarantee: Any
+) -> None:
+    """C20: the library puts a megabyte into each batch, and brokers refuse a batch as a whole, for good."""
+    topic = new(broker, max_message_bytes="2000")
+    sink = cc.kafka.sink(broker.servers, topic, guarantee=guarantee)
+    writer = open_writer(sink, 1)
+    records = ["x" * 200 + str(i) for i in range(500)]
+    writer.commit(permit(1), [stage(writer, records, 1)])
+    writer.close()
+    assert texts(broker, topic) == records
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_a_refused_record_never_gets_past_prepare,
+        check_the_others_are_written_if_refused_records_are_set_aside,
+        check_prepared_records_can_be_shown,
+    ],
+)
+@pytest.mark.parametrize("refused", ["too large", "without a key", "not to be encoded"])
+def test_a_record_that_the_topic_refuses_gets_no_further(
+    broker: KafkaBroker, check: Any, refused: str
+) -> None:
+    """P6, C20."""
+    topic = new(broker, max_message_bytes="2000", cleanup_policy="compact,delete")
+    sink = cc.kafka.sink(broker.servers, topic, key=lambda record: None if record == "none" else "key")
+    kinds = {
+        "too large": lambda i: "x" * (2_000 + i),
+        "without a key": lambda i: "none",
+        "not to be encoded": lambda i: {1j * i},
+    }
+    target = SinkTarget(
+        sink,
+        lambda: texts(broker, topic),
+        refused=kinds[refused],
+        shown=lambda message: orjson.loads(message["value"]),
+    )
+    check(target)
+
+
+def test_what_would_be_refused_at_every_commit_is_refused_before_a_job_starts(broker: KafkaBroker) -> None:
+    """C20, C25: a compacted topic and no keys; a transaction that is longer than brokers allow."""
+    compacted = new(broker, cleanup_policy="compact")
+    assert "takes no message without a key" in str(refusal(cc.kafka.sink(broker.servers, compacted)))
+    topic = new(broker)
+    long = cc.kafka.sink(broker.servers, topic, options={"transaction.timeout.ms": 600_000})
+    assert "the brokers at" in str(refusal(long)) and "allow 120000" in str(refusal(long))
+    with pytest.raises(ConnectorError, match="could not be taken over"):
+        open_writer(long, 1)
+    fitting = cc.kafka.sink(broker.servers, topic, options={"transaction.timeout.ms": 110_000})
+    fitting.check()
+    writer = open_writer(fitting, 1)
+    writer.commit(permit(1), [stage(writer, ["a"], 1)])
+    writer.close()
+    assert texts(broker, topic) == ["a"]
+    with pytest.raises(RefusedRecordError, match="can't be encoded"):
+        open_writer(fitting, 2, restore=1).write([{1, 2}])
+
+
+def test_brokers_that_never_answer_are_an_error(broker: KafkaBroker) -> None:
+    """P8: silent, or slow for ever."""
+    topic = new(broker)
+    with broker.proxy() as proxy:
+
+        def stall(*, slow: bool) -> Callable[[], None]:
+            proxy.stall(slow=slow)
+            return proxy.flow
+
+        sink = cc.kafka.sink(proxy.address, topic, options={"transaction.timeout.ms": 3_000})
+        check_a_system_that_never_answers_is_an_error(
+            SinkTarget(
+                sink,
+                lambda: texts(broker, topic),
+                stalls=[partial(stall, slow=False), partial(stall, slow=True)],
+            )
+        )
+
+
+def test_a_source_whose_brokers_fall_silent_says_so(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C22, P8: the library itself waits for as long as it takes."""
+    monkeypatch.setattr(watch, "SILENCE_S", 2.0)
+    monkeypatch.setattr(watch, "PROBE_S", 0.5)
+    monkeypatch.setattr("crosscut.connectors.kafka.topics.TIMEOUT_S", 1.0)
+    topic = new(broker)
+    broker.produce(topic, [(None, b"%d" % i) for i in range(10)])
+    with broker.proxy() as proxy:
+        source = cc.kafka.source(proxy.address, topic, decode="text")
+        (split,) = source.splits(1)
+        reader = source.reader(split, 0)
+        assert next_batch(reader, 20) == [str(i) for i in range(10)]
+        proxy.stall(slow=False)
+        with pytest.raises(ConnectorError, match="has answered for"):
+            while True:
+                next_batch(reader, 1)
+        assert reader.lag is None
+        proxy.flow()
+        reader.close()
