@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -15,8 +14,6 @@ import pytest
 import crosscut as cc
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.interfaces import Source, Split
-from crosscut.testing.proxy import TcpProxy
-from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
 from crosscut.worker.bounded_splits import BoundedSplits
@@ -260,93 +257,6 @@ def test_the_sink_conforms(check: Callable[[SinkTarget], None], server: NatsServ
         shown=lambda message: message["data"].decode(),
     )
     check(target)
-
-
-def stalls(proxy: TcpProxy) -> list[Callable[[], Callable[[], None]]]:
-    def stall(*, slow: bool) -> Callable[[], None]:
-        proxy.stall(slow=slow)
-        return proxy.flow
-
-    return [partial(stall, slow=False), partial(stall, slow=True)]
-
-
-def test_a_server_that_never_answers_is_an_error(
-    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P8."""
-    monkeypatch.setattr("crosscut.connectors.nats.writer.CALL_TIMEOUT_S", 2.0)
-    with TcpProxy("127.0.0.1", server.port) as proxy:
-        url = server.url.replace(f":{server.port}", f":{proxy.port}")
-        sink = cc.nats.sink(url, stream, f"{stream.lower()}.out", encode="text")
-        check_a_system_that_never_answers_is_an_error(
-            SinkTarget(sink, lambda: texts(server, stream), stalls=stalls(proxy))
-        )
-
-
-def test_a_reader_whose_server_falls_silent_says_so_and_does_not_know_its_lag(
-    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C22, P8."""
-    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(10)])
-    monkeypatch.setattr("crosscut.connectors.nats.source.PATIENCE_S", 1.0)
-    with TcpProxy("127.0.0.1", server.port) as proxy:
-        url = server.url.replace(f":{server.port}", f":{proxy.port}")
-        source = cc.nats.source(url, stream, decode="text")
-        (split,) = source.splits(1)
-        reader = source.reader(split, split.start)
-        assert next_batch(reader, 20) == [str(i) for i in range(10)]
-        assert next_until(lambda: reader.lag == 0)
-        for stall in stalls(proxy)[:1]:
-            stall()
-        with pytest.raises(ConnectorError, match="nothing could be read for"):
-            while True:
-                next_batch(reader, 1)
-        assert reader.lag is None
-        reader.close()
-
-
-def test_what_was_heard_of_the_lag_long_ago_is_not_told(
-    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C22: a reader that has no room asks nobody, and the stream grows."""
-    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
-    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(20)])
-    source = cc.nats.source(server.url, stream, decode="text")
-    (split,) = source.splits(1)
-    reader: Any = source.reader(split, split.start)
-    assert next_batch(reader, 1) == ["0"]
-    assert next_until(lambda: reader.buffered_count == 5 and reader.lag is not None)
-    reader._heard_s -= 1_000
-    assert reader.lag is None
-    reader.close()
-
-
-def test_large_messages_are_fetched_a_few_at_a_time(
-    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C26: what waits is bounded in bytes, by the library too, and nothing is lost by that."""
-    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_BYTES_MAX", 300_000)
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH_BYTES", 500_000)
-    monkeypatch.setattr("crosscut.connectors.nats.source._WAITING_BYTES", 1_000_000)
-    texts_sent = [f"{i} " * 40_000 for i in range(60)]
-    publish(server, [(f"{stream.lower()}.a", text) for text in texts_sent])
-    source = cc.nats.source(server.url, stream, stop="latest", decode="text")
-    assert read_source(source) == texts_sent
-
-
-def test_wrong_credentials_are_no_reason_to_wait_a_minute(server: NatsServer, stream: str) -> None:
-    """C24."""
-    url = server.url.replace(server.password, "wrong")
-    source = cc.nats.source(url, stream, decode="text")
-    reader = source.reader(Split("messages", 1, {"subject": ">"}), 1)
-    with pytest.raises(ConnectorError) as failed:
-        while True:
-            next_batch(reader, 1)
-    assert failed.value.is_permanent and "wrong" not in str(failed.value)
-    reader.close()
-    with pytest.raises(ConnectorError) as failed:
-        open_writer(cc.nats.sink(url, stream, f"{stream.lower()}.out"), 1)
-    assert failed.value.is_permanent
 
 
 def test_a_checkpoint_of_many_batches_is_gone_on_with_where_it_stopped(

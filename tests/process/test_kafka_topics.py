@@ -241,26 +241,3 @@ def test_brokers_that_never_answer_are_an_error(broker: KafkaBroker) -> None:
                 stalls=[partial(stall, slow=False), partial(stall, slow=True)],
             )
         )
-
-
-def test_a_source_whose_brokers_fall_silent_says_so(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C22, P8: the library itself waits for as long as it takes."""
-    monkeypatch.setattr(watch, "SILENCE_S", 2.0)
-    monkeypatch.setattr(watch, "PROBE_S", 0.5)
-    monkeypatch.setattr("crosscut.connectors.kafka.topics.TIMEOUT_S", 1.0)
-    topic = new(broker)
-    broker.produce(topic, [(None, b"%d" % i) for i in range(10)])
-    with broker.proxy() as proxy:
-        source = cc.kafka.source(proxy.address, topic, decode="text")
-        (split,) = source.splits(1)
-        reader = source.reader(split, 0)
-        assert next_batch(reader, 20) == [str(i) for i in range(10)]
-        proxy.stall(slow=False)
-        with pytest.raises(ConnectorError, match="has answered for"):
-            while True:
-                next_batch(reader, 1)
-        assert reader.lag is None
-        proxy.flow()
-        reader.close()

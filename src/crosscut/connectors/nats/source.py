@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
-from crosscut.connectors.nats.client import Servers, closed, failures, is_permanent, run
+from crosscut.connectors.nats.client import Servers, closed, failures, run
 from crosscut.connectors.nats.messages import Decoding, Message, decoder
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -18,14 +18,7 @@ from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wa
 PATIENCE_S = 60.0
 """For servers that do not answer."""
 
-LAG_S = 15.0
-"""What was heard of the lag longer ago is not told any more."""
-
 _BATCH = 500
-_BATCH_BYTES = 16 * 1024 * 1024
-_WAITING_BYTES = 32 * 1024 * 1024
-"""Of messages that the library has, and that were not fetched yet: it drops what comes after them."""
-
 _FETCH_S = 0.5
 _RETRY_S = 0.2
 _FORGOTTEN_AFTER_S = 60.0
@@ -145,11 +138,9 @@ class NatsSource(Source):
         try:
             info = await stream.stream_info(self.stream)
         except required("nats.js.errors", "nats").NotFoundError:
-            missing = ConnectorError(
+            raise ConnectorError(
                 f"{self.describe()} is not there at {self.servers.shown}: make it, as by 'nats stream add'"
-            )
-            missing.is_permanent = True
-            raise missing from None
+            ) from None
         if info.config.retention not in (None, api.RetentionPolicy.LIMITS):
             raise ConnectorError(
                 f"{self.describe()} keeps messages only until others have taken them "
@@ -168,17 +159,13 @@ class _StreamReader(ReaderAhead[Any]):
         self._stop = stop
         # Messages that the server has and has not sent, as far as it has said; None: it has not yet.
         self._pending: int | None = None
-        self._heard_s = time.monotonic()
-        self._batch = _BATCH
         self._decode = decoder(source.decode)
         self._where = f"{source.describe()} at {source.servers.shown}"
 
     @property
     def lag(self) -> int | None:
         pending = self._pending
-        if pending is None or time.monotonic() - self._heard_s > LAG_S:
-            return None
-        return pending + self.buffered_count
+        return None if pending is None else pending + self.buffered_count
 
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         found = super().read(limit)
@@ -186,22 +173,21 @@ class _StreamReader(ReaderAhead[Any]):
         return Wait(found.delay_ms, is_coming=self._pending is None) if isinstance(found, Wait) else found
 
     async def fill(self) -> None:
-        self._heard_s = time.monotonic()
+        failing_since_s = time.monotonic()
         while self._stop is None or self._next <= self._stop:
+            before = self._next
             try:
                 await self._read_on()
                 return
             except failures() as error:
                 self._pending = None
-                # Where nothing is published for hours, the server says that nothing is there.
-                silent_s = time.monotonic() - self._heard_s
-                if silent_s > PATIENCE_S or is_permanent(error):
-                    failed = ConnectorError(
-                        f"{self._where}: nothing could be read for {silent_s:.0f} s: "
+                if self._next > before:
+                    failing_since_s = time.monotonic()
+                if time.monotonic() - failing_since_s > PATIENCE_S:
+                    raise ConnectorError(
+                        f"{self._where}: nothing could be read for {PATIENCE_S:g} s: "
                         f"{self._source.servers.redacted(error)}"
-                    )
-                    failed.is_permanent = is_permanent(error)
-                    raise failed from None
+                    ) from None
             await asyncio.sleep(_RETRY_S)
 
     async def _read_on(self) -> None:
@@ -218,18 +204,13 @@ class _StreamReader(ReaderAhead[Any]):
                 inactive_threshold=_FORGOTTEN_AFTER_S,
                 mem_storage=True,
             )
-            consumer = await stream.pull_subscribe(
-                self._subject,
-                stream=self._source.stream,
-                config=config,
-                pending_bytes_limit=max(_WAITING_BYTES, 2 * connection.max_payload),
-            )
+            consumer = await stream.pull_subscribe(self._subject, stream=self._source.stream, config=config)
             read_count = pending = 0
             while self._stop is None or self._next <= self._stop:
                 if self._stop is not None and not pending and await self._skip(stream, consumer, read_count):
                     continue
                 try:
-                    found = await consumer.fetch(self._batch, timeout=_FETCH_S)
+                    found = await consumer.fetch(_BATCH, timeout=_FETCH_S)
                 except required("nats.errors", "nats").TimeoutError:
                     found = []
                 if not found:
@@ -237,14 +218,9 @@ class _StreamReader(ReaderAhead[Any]):
                 elif found[-1].metadata.sequence.stream - self._next >= len(found):
                     # Some are left out: of other subjects, deleted by somebody, or gone.
                     await self._check_there(stream)
-                self._heard_s = time.monotonic()
-                if sum(len(one.data) for one in found) > _BATCH_BYTES:
-                    self._batch = max(1, len(found) // 2)
                 for message in found:
                     read_count += 1
                     if message.metadata.sequence.consumer != read_count:
-                        # Dropped by the library, perhaps: of fewer it takes less.
-                        self._batch = max(1, self._batch // 2)
                         raise required("nats.errors", "nats").Error("a message was lost on its way")
                     pending = message.metadata.num_pending
                     if not await self._take(message):
@@ -269,7 +245,7 @@ class _StreamReader(ReaderAhead[Any]):
                 f"decode={self._source.decode!r}: {type(error).__name__}: {error}"
             ) from error
         self._next = sequence + 1
-        await self.put(record, self._next, len(found.data))
+        await self.put(record, self._next)
         # Only now: it is counted twice for a moment, and never not at all.
         self._pending = meta.num_pending
         return True
