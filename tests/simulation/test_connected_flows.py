@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from tests.simulation.planted import must_break
 
 import crosscut as cc
 from crosscut.batch import Batch
@@ -228,21 +229,22 @@ def new_rows_called_as_older_ones(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "make", "expected"),
+    ("plant", "make", "expected", "invariant"),
     [
-        (input_not_told, pairs, all_pairs),
-        (broadcast_state_left_out_of_snapshots, counts, all_counts),
-        (new_rows_called_as_older_ones, remembers, all_remembered),
+        (input_not_told, pairs, all_pairs, "I1|I2"),
+        (broadcast_state_left_out_of_snapshots, counts, all_counts, "I1|I2"),
+        (new_rows_called_as_older_ones, remembers, all_remembered, "I4"),
     ],
 )
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
     make: Make,
     expected: Expected,
+    invariant: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
-    assert any(lived(seed, "aligned", make, expected).failure for seed in range(5))
+    must_break(invariant, (lived(seed, "aligned", make, expected).failure for seed in range(5)))
 
 
 # At another parallelism.

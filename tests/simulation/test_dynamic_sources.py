@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.simulation.planted import must_break
 
 from crosscut.protocol.barriers.choosing import ProtocolKind
 from crosscut.protocol.job import finding
@@ -94,9 +95,9 @@ def test_each_split_is_read_once_where_a_source_has_to_wait_until_enough_is_read
     assert held[True] and held[False], "they waited, and not for ever"
 
 
-def is_found(protocol: ProtocolKind, seeds: int = 60) -> bool:
-    """Whether a world finds what is planted."""
-    return any(live(world(seed, protocol)).failure for seed in range(seeds))
+def breaks(invariant: str, protocol: ProtocolKind, seeds: int = 60) -> None:
+    """Require that a world finds what is planted."""
+    must_break(invariant, (live(world(seed, protocol)).failure for seed in range(seeds)))
 
 
 def test_a_split_that_is_known_to_a_checkpoint_and_not_in_it_is_found(
@@ -108,7 +109,7 @@ def test_a_split_that_is_known_to_a_checkpoint_and_not_in_it_is_found(
         "known_at",
         lambda self, n, **others: tuple(search.newest for search in self._searches.values()),
     )
-    assert is_found("aligned")
+    breaks("I1", "aligned")
 
 
 def test_a_split_that_is_in_a_checkpoint_that_does_not_know_it_is_found(
@@ -122,4 +123,4 @@ def test_a_split_that_is_in_a_checkpoint_that_does_not_know_it_is_found(
         return freeze(self, checkpoint_id, **others)
 
     monkeypatch.setattr(SplitQueue, "freeze", freeze_all)
-    assert is_found("halting")
+    breaks("I2", "halting")

@@ -484,7 +484,7 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     "an unknown append is a failed one": (
         Patch(job_log.LogWriter, "handle", unknown_is_failure),
         lambda: found("edge", "aligned", Make(), unknown=1),
-        "",
+        "I8",
     ),
     # The old snapshot stands for the new one, and its part has been swept.
     "epoch missing in acknowledgements, and ids used again": (

@@ -102,10 +102,10 @@ BUGS: dict[str, tuple[type[ExploredTask], str, str, dict[str, Any]]] = {
     "the highest watermark counts": (TakesTheHighestWatermark, "timed join", "I14", {"records": 2}),
     "a source promises too much": (PromisesTooMuch, "timed chain", "I14", {"records": 3}),
     "a restored task forgets its watermark": (ForgetsItsWatermark, "timed chain", "I14", {"crashes": 1}),
-    "a snapshot holds no timers": (LosesItsTimers, "timed join", "I", {}),
-    "timers are not restored": (RestoresNoTimers, "timed join", "I", {"crashes": 1}),
-    "a timer fires twice": (FiresTwice, "timed chain", "I", {}),
-    "a timer fires when its task is restored": (FiresAtOnce, "timed join", "I", {"crashes": 1}),
+    "a snapshot holds no timers": (LosesItsTimers, "timed join", "I1", {}),
+    "timers are not restored": (RestoresNoTimers, "timed join", "I1", {"crashes": 1}),
+    "a timer fires twice": (FiresTwice, "timed chain", "I4", {}),
+    "a timer fires when its task is restored": (FiresAtOnce, "timed join", "I2", {"crashes": 1}),
 }
 
 
@@ -116,4 +116,4 @@ def test_finds_the_planted_bug(name: str) -> None:
     faults = Faults(**{fault: count for fault, count in more.items() if fault != "records"})
     world = World(graph(graph_name, records), "aligned", Bounds(1, faults), Make(task=task))
     found = explore(world)
-    assert found.violation.startswith(invariant), conversation(world, found)
+    assert found.violation.startswith(f"{invariant}: "), conversation(world, found)

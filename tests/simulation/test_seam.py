@@ -72,15 +72,15 @@ def what_was_run_is_taken_as_complete(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Batches, "_returned", returned)
 
 
-PLANTED = [
-    both_engines_run_at_once,
-    the_newest_checkpoint_is_forgotten_at_a_start,
-    what_was_run_is_taken_as_complete,
-]
+PLANTED: dict[Plant, str] = {
+    both_engines_run_at_once: "what ran before has not ended",
+    the_newest_checkpoint_is_forgotten_at_a_start: "are visible twice",
+    what_was_run_is_taken_as_complete: "becomes visible, and no durable entry has it",
+}
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda one: one.__name__)
 def test_a_bug_that_is_planted_at_the_seam_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises(Violation):
+    with pytest.raises(Violation, match=PLANTED[plant]):
         lived(range(200))

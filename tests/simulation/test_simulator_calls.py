@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.simulation.planted import must_break
 
 from crosscut.operators.async_map import AsyncMap
 from crosscut.protocol.barriers.choosing import ProtocolKind
@@ -46,15 +47,18 @@ def results_in_the_quiet(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "protocol"),
+    ("plant", "protocol", "invariant"),
     [
-        (calls_are_forgotten, "aligned"),
-        (answered_records_stay, "unaligned"),
-        (results_in_the_quiet, "halting"),
+        (calls_are_forgotten, "aligned", "F5"),
+        (answered_records_stay, "unaligned", "I2"),
+        (results_in_the_quiet, "halting", "I1|I2"),
     ],
 )
 def test_a_bug_in_asynchronous_calls_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], protocol: ProtocolKind, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None],
+    protocol: ProtocolKind,
+    invariant: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
     flow = (
@@ -62,7 +66,7 @@ def test_a_bug_in_asynchronous_calls_is_found(
         "sink 4; sink 2"
     )
     worlds = (replace(drawn_options(seed, (protocol,)), flow=flow) for seed in range(60))
-    assert any(live(options).failure for options in worlds)
+    must_break(invariant, (live(options).failure for options in worlds))
 
 
 BEFORE_WINDOWS = (

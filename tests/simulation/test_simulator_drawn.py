@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.simulation.exact import all_exact
+from tests.simulation.planted import must_break
 
 from crosscut.batch import Batch
 from crosscut.cli import program
@@ -208,7 +209,7 @@ def no_barrier_on_side_outputs(patch: pytest.MonkeyPatch) -> None:
 
     def send_to_all(self: Departures, item: Barrier | EndOfInput) -> None:
         self.flush()
-        self.outbox += [
+        self._outlets.outbox += [
             (channel, item)
             for output in self.outputs
             if output.side is None or isinstance(item, EndOfInput)
@@ -218,14 +219,16 @@ def no_barrier_on_side_outputs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Departures, "send_to_all", send_to_all)
 
 
-@pytest.mark.parametrize("plant", [sides_are_taken_a_batch_later, no_barrier_on_side_outputs])
+@pytest.mark.parametrize(
+    ("plant", "invariant"), [(sides_are_taken_a_batch_later, "I1"), (no_barrier_on_side_outputs, "I10")]
+)
 def test_a_bug_in_side_outputs_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None], invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
     flow = "source 8,5 0; split 0 2; side_output 1 0; side_output 1 1; sink 1; sink 2; sink 3"
     worlds = (replace(drawn_options(seed, ("aligned", "unaligned")), flow=flow) for seed in range(40))
-    assert any(live(options).failure for options in worlds)
+    must_break(invariant, (live(options).failure for options in worlds))
 
 
 def test_a_dead_letter_that_has_left_something_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +237,7 @@ def test_a_dead_letter_that_has_left_something_behind_is_found(monkeypatch: pyte
     flow = (
         "source 8,5 0; key_by 0 one 1; process 1 2; side_output 2 0; side_output 2 1; sink 2; sink 3; sink 4"
     )
-    assert live(replace(drawn_options(1), flow=flow), ()).failure
+    must_break("I1|I2", [live(replace(drawn_options(1), flow=flow), ()).failure])
 
 
 def test_an_accumulator_that_is_not_changed_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
