@@ -308,7 +308,10 @@ def _decoder(kind: type) -> _Convert:
         raise _Mismatch(f"{name}: missing fields {missing}, unknown fields {unknown[:8]}")
 
     result = f"kind({', '.join(f'_{field}' for field in plans)})"
-    return _straight(plans, converts, "value[{!r}]", result, kind, misfit=misfit)
+    straight = _straight(plans, converts, "value[{!r}]", result, kind, misfit=misfit)
+    # What an earlier release has written lacks them.
+    added: Mapping[str, Any] = getattr(kind, "ADDED", {})
+    return (lambda data: straight({**added, **data})) if added else straight
 
 
 _IS_PLAIN = {

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crosscut.codec import from_json, to_json
 from crosscut.errors import StoreError
 from crosscut.ids import Epoch
 from crosscut.interfaces import JSON
 from crosscut.protocol.job.entries import LogEntry
+from crosscut.protocol.snapshots import Snapshot
 from crosscut.store import entries
 from crosscut.store.entries import Sealed, content_of, decode_file, encode_file, entry_of
 from crosscut.testing.stores import at, checkpoint, claim
@@ -107,3 +109,17 @@ def test_a_sealed_body_that_is_no_json_is_refused(body: bytes) -> None:
 def test_a_content_that_is_no_entry_is_refused(content: JSON) -> None:
     with pytest.raises(StoreError, match="not what was expected"):
         entry_of(content)
+
+
+def test_a_snapshot_that_an_earlier_release_has_written_is_read() -> None:
+    """It lacks fields that have come since, and no others."""
+    snapshot = Snapshot(records_in=7)
+    data = to_json(snapshot)
+    assert isinstance(data, dict)
+    older = {name: value for name, value in data.items() if name not in Snapshot.ADDED}
+    assert from_json(older, (Snapshot,), StoreError) == snapshot
+    assert from_json({**older, "fields": {"a:B": ["c"]}}, (Snapshot,), StoreError).fields == {"a:B": ["c"]}
+    with pytest.raises(StoreError, match="missing fields \\['records_in'\\]"):
+        from_json(
+            {name: value for name, value in older.items() if name != "records_in"}, (Snapshot,), StoreError
+        )

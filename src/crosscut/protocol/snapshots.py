@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, TaskId, VertexId
 from crosscut.interfaces import JSON
@@ -89,6 +91,9 @@ class Snapshot:
         fields: Of classes in the state whose objects are stored by position, the names of their fields.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
+
+    ADDED: ClassVar[dict[str, JSON]] = {"late_records": 0, "fields": None}
+    """Fields, as JSON, that job logs of earlier releases lack."""
 
     parts: tuple[Part, ...] = ()
     positions: JSON = None
