@@ -33,6 +33,8 @@ AttemptId = NewType("AttemptId", int)
 KeyGroup = NewType("KeyGroup", int)
 """stable_hash(key) mod max_parallelism: the unit in which keyed state is redistributed."""
 
+NAME_CHARACTERS_MAX = 64
+
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 """What a name that becomes part of a path may look like (rule S10): no separator, no leading dot."""
 

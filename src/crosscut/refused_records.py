@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 from crosscut.dead_letters import DeadLetter, SetsAside
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
+from crosscut.ids import NAME_CHARACTERS_MAX, CheckpointId
 from crosscut.interfaces import (
     JSON,
     CommitPermit,
@@ -77,7 +78,7 @@ class SinkWithDeadLetters(Sink[Any]):
 
 
 class WriterWithDeadLetters(SinkWriter, SetsAside):
-    """See the module. Refusals in `commit` are letters of a third writer, which commits at once."""
+    """See the module. Refusals at a commit are letters of a third writer, which commits at once."""
 
     def __init__(self, sink: Sink[Any], letters: Sink[Any], context: SinkContext) -> None:
         self._uid = context.sink_uid
@@ -85,15 +86,22 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         self._letters = letters.writer(
             replace(
                 context,
-                sink_uid=f"{context.sink_uid}-dead-letters",
+                sink_uid=_uid_with(context.sink_uid, "-dead-letters"),
                 held=_Share(context.held, is_of_letters=True),
             )
         )
-        # What is refused at commit belongs to no transaction that a snapshot could hold.
+        # What is refused at a commit belongs to no transaction that a snapshot could hold. Its writer is one
+        # of this epoch alone: the memory of a logical task says that all of the restored checkpoint is
+        # there, and letters of that very checkpoint may come while it is committed again.
         self._late_held = HeldData()
-        self._late = letters.writer(
-            replace(context, sink_uid=f"{context.sink_uid}-dead-letters-at-commit", held=self._late_held)
+        self._late_sink = letters
+        self._late_context = replace(
+            context,
+            sink_uid=_uid_with(context.sink_uid, f"-dead-letters-at-commit-{context.epoch}"),
+            held=self._late_held,
         )
+        self._late: SinkWriter | None = None
+        self._late_staged: list[JSON] = []
         self._open: list[DeadLetter] = []
         self._at_commit: list[DeadLetter] = []
         # Where a refusal goes, by thread: `write` goes on in one while `prepare` is under way in another.
@@ -136,7 +144,7 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         if not letters:
             return handle
         of_letters = _staged(self._letters, letters, checkpoint_id)
-        if handle is None:
+        if of_records is None:
             return {_LETTERS: of_letters, HAS_NO_RECORDS: True}
         return {_RECORDS: handle, _LETTERS: of_letters}
 
@@ -145,7 +153,6 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         of_records, of_letters = _divided(handles)
         self._letters.recover(_of_letters(permit), of_letters)
-        self._late.recover(_of_letters(permit), [])
         with self._refusals_to(self._at_commit):
             self._writer.recover(permit, of_records)
         if permit is not None:
@@ -161,9 +168,20 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
     def _commit_late(self, permit: CommitPermit) -> None:
         if not self._at_commit:
             return
-        handle = _staged(self._late, self._at_commit, permit.checkpoint_id)
-        self._late.commit(replace(permit, committed=CheckpointId(0)), [handle])
+        if self._late is None:
+            late = self._late_sink.writer(self._late_context)
+            try:
+                late.recover(None, [])
+            except BaseException:
+                late.close()
+                raise
+            self._late = late
+        if not self._late_staged:
+            # Once: if their commit fails, the next attempt commits the same transaction.
+            self._late_staged = _staged(self._late, self._at_commit, permit.checkpoint_id)
+        self._late.commit(replace(permit, committed=CheckpointId(0)), self._late_staged)
         self._late_held.forget(permit.checkpoint_id)
+        self._late_staged.clear()
         self._at_commit.clear()
 
     # Attempts.
@@ -182,8 +200,13 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         self._writer.sweep()
         self._letters.sweep()
 
-    def pending_records(self, handles: Sequence[JSON]) -> Iterable[Any]:
-        return self._writer.pending_records(_divided(handles)[0])
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[Any]:
+        of_records, of_letters = _divided(handles)
+        if of_records:
+            yield from self._writer.pending_records(of_records)
+        if of_letters:
+            for one in self._letters.pending_records(of_letters):
+                yield {"dead letter": one}
 
     def close(self) -> None:
         try:
@@ -192,7 +215,8 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
             try:
                 self._letters.close()
             finally:
-                self._late.close()
+                if self._late is not None:
+                    self._late.close()
 
 
 def _of_letters(permit: CommitPermit | None) -> CommitPermit | None:
@@ -200,14 +224,27 @@ def _of_letters(permit: CommitPermit | None) -> CommitPermit | None:
     return replace(permit, committed=CheckpointId(0)) if permit is not None else None
 
 
-def _staged(writer: SinkWriter, letters: Sequence[DeadLetter], checkpoint_id: CheckpointId) -> JSON:
-    """Write letters and prepare them; a record that can't be written as it is is written as its repr."""
+def _staged(writer: SinkWriter, letters: Sequence[DeadLetter], checkpoint_id: CheckpointId) -> list[JSON]:
+    """Write letters and prepare them; a record that can't be written as it is is written as its repr.
+
+    Returns the handle; none if the writer has shown them at once and has nothing to commit.
+    """
     for one in letters:
         try:
             writer.write([one])
         except ConnectorError:
             writer.write([replace(one, record=repr(one.record), key=None)])
-    return writer.prepare(writer.rotate(checkpoint_id))
+    transaction = writer.rotate(checkpoint_id)
+    return [writer.prepare(transaction)] if transaction is not None else []
+
+
+def _uid_with(uid: str, ending: str) -> str:
+    """Return the uid of another writer of the same sink, no longer than a uid may be."""
+    whole = uid + ending
+    if len(whole) <= NAME_CHARACTERS_MAX:
+        return whole
+    digest = blake2b(uid.encode(), digest_size=6).hexdigest()
+    return f"{uid[: NAME_CHARACTERS_MAX - len(ending) - len(digest) - 1]}-{digest}{ending}"
 
 
 def _divided(handles: Sequence[JSON]) -> tuple[list[JSON], list[JSON]]:
@@ -215,10 +252,10 @@ def _divided(handles: Sequence[JSON]) -> tuple[list[JSON], list[JSON]]:
     of_records: list[JSON] = []
     of_letters: list[JSON] = []
     for one in handles:
-        if isinstance(one, dict) and _LETTERS in one:
-            if (handle := one.get(_RECORDS)) is not None:
-                of_records.append(handle)
-            of_letters.append(one[_LETTERS])
+        if isinstance(one, dict) and isinstance(letters := one.get(_LETTERS), list):
+            of_letters += letters
+            if _RECORDS in one:
+                of_records.append(one[_RECORDS])
         else:
             of_records.append(one)
     return of_records, of_letters

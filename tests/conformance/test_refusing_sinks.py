@@ -281,6 +281,138 @@ def test_a_commit_that_fails_after_a_refusal_keeps_the_letter_for_the_next_attem
     assert [one["record"]["number"] for one in lines(tmp_path)] == [1]
 
 
+def letters_in_table(database: Path) -> list[int]:
+    with sqlite3.connect(database) as connection:
+        return [number for (number,) in connection.execute("select number from bad order by number")]
+
+
+def test_letters_of_a_restored_checkpoint_are_written_although_its_marker_is_there(tmp_path: Path) -> None:
+    """P6, F1: the process died after its checkpoint was complete, before any of it was posted."""
+    AtCommit.posted, AtCommit.fails = [], False
+    database = tmp_path / "rows.db"
+    bad = cc.sqlite.sink(database, "bad", {"number": "integer"}, row=refused_number)
+    sink = SinkWithDeadLetters(Hook(), bad)
+    writer = open_writer(sink, 1)
+    handle = stage(writer, [{"number": 0}, {"number": 1}], 1)
+    writer.close()
+    writer = open_writer(sink, 2, restore=1, handles=[handle])
+    assert letters_in_table(database) == [1]
+    later = stage(writer, [{"number": 5}], 2)
+    writer.commit(permit(2, 2), [later])
+    third = stage(writer, [{"number": 9}], 3)
+    writer.close()
+    # And again, in an epoch that finds the markers of those before.
+    open_writer(sink, 3, restore=3, handles=[third]).close()
+    assert letters_in_table(database) == [1, 5, 9]
+
+
+class FailsOnce(Sink[Any]):
+    """Its first commit fails, after it has staged."""
+
+    def __init__(self, sink: Sink[Any]) -> None:
+        self.sink = sink
+        self.fails = True
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        writer = self.sink.writer(context)
+        commit = writer.commit
+
+        def failing(permit: CommitPermit, handles: Sequence[JSON]) -> None:
+            fails, self.fails = self.fails and bool(handles), False if handles else self.fails
+            commit(permit, handles)
+            if fails:
+                raise ConnectorError("the answer is lost")
+
+        writer.commit = failing  # type: ignore[method-assign]
+        return writer
+
+
+def test_letters_of_a_commit_whose_answer_is_lost_are_not_written_twice(tmp_path: Path) -> None:
+    AtCommit.posted, AtCommit.fails = [], False
+    context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
+    writer = SinkWithDeadLetters(Hook(), FailsOnce(jsonl(tmp_path))).writer(context)
+    writer.recover(None, [])
+    handle = stage(writer, [{"number": 1}], 1)
+    with pytest.raises(ConnectorError, match="the answer is lost"):
+        writer.commit(permit(1), [handle])
+    writer.commit(permit(1), [handle])
+    writer.close()
+    assert [one["record"]["number"] for one in lines(tmp_path)] == [1]
+
+
+def test_a_sink_with_the_longest_uid_has_dead_letters(tmp_path: Path) -> None:
+    """P6: letters have writers of their own, whose uids are no longer, and differ."""
+    AtCommit.posted, AtCommit.fails = [], False
+    uids = ["a" * 63 + "b", "a" * 63 + "c"]
+    for uid in uids:
+        writer = open_writer(SinkWithDeadLetters(Hook(), jsonl(tmp_path)), 1, sink_uid=uid)
+        writer.commit(permit(1), [stage(writer, [{"number": 1}], 1)])
+        writer.close()
+        sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path))
+        writer = open_writer(sink, 1, sink_uid=uid)
+        writer.commit(permit(1), [stage(writer, [{"number": 3}], 1)])
+        writer.close()
+    assert sorted((one["operator"], one["record"]["number"]) for one in lines(tmp_path)) == [
+        (uid, number) for uid in uids for number in (1, 3)
+    ]
+
+
+class AtOnce(SinkWriter):
+    """Shows everything in `write`, so it never has a transaction."""
+
+    def __init__(self, shown: list[Any]) -> None:
+        self.shown = shown
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        assert not handles
+
+    def begin_attempt(self, handles: Sequence[JSON]) -> None: ...
+
+    def write(self, records: list[Any]) -> None:
+        self.shown += records
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        return None
+
+    def prepare(self, transaction: Any) -> JSON:
+        raise AssertionError("there is no transaction")
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
+        assert not handles
+
+
+def test_letters_may_go_to_a_sink_that_never_has_a_transaction(tmp_path: Path) -> None:
+    AtCommit.posted, AtCommit.fails = [], False
+    shown: list[Any] = []
+
+    class Showing(Sink[Any]):
+        def writer(self, context: SinkContext) -> SinkWriter:
+            return AtOnce(shown)
+
+    context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
+    for sink in (Refusing(jsonl(tmp_path)), Hook()):
+        writer = SinkWithDeadLetters(sink, Showing()).writer(context)
+        writer.recover(None, [])
+        writer.commit(permit(1), [stage(writer, [{"number": 1}], 1)])
+        writer.close()
+        writer = SinkWithDeadLetters(sink, Showing()).writer(replace(context, epoch=Epoch(2)))
+        writer.recover(permit(1, 2), [])
+        writer.close()
+    assert [one.record["number"] for one in shown] == [1, 1]
+
+
+def test_an_export_shows_prepared_letters_too(tmp_path: Path) -> None:
+    """P6: what is dropped is gone with its letters."""
+    sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path / "bad"))
+    writer = open_writer(sink, 1)
+    handles = [stage(writer, [{"number": 0}, {"number": 1}], 1), stage(writer, [{"number": 5}], 2)]
+    writer.close()
+    looking = SinkWithDeadLetters(jsonl(tmp_path / "good"), jsonl(tmp_path / "bad"))
+    found = list(unrecovered_writer(looking, 1).pending_records(handles))
+    assert [one.get("dead letter", one)["records"] for one in found] == [1, 1, 1]
+    assert ["dead letter" in one for one in found] == [False, True, True]
+
+
 def refusing_target(directory: Path) -> SinkTarget:
     return SinkTarget(
         Refusing(jsonl(directory)),
@@ -360,7 +492,7 @@ def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_let
     writer.recover(permit(3, committed=3), [])
     writer.commit(permit(4, committed=3), [])
     writer.close()
-    assert [one.committed for one in permits["bad"] if one is not None] == [0, 0, 0]
+    assert [one.committed for one in permits["bad"] if one is not None] == [0, 0]
 
 
 def test_a_file_sink_shows_where_its_staged_files_are(tmp_path: Path) -> None:
