@@ -18,7 +18,7 @@ from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.attempts import Attempt, Partition, chosen, committer
 from crosscut.protocol.microbatch.batches import RUNS_MAX, Batches
-from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 
 E1, E2 = Epoch(1), Epoch(2)
 N0, N1, N2 = CheckpointId(0), CheckpointId(1), CheckpointId(2)
@@ -242,8 +242,34 @@ def test_a_sweep_before_the_end_of_an_epoch_is_part_of_a_commit_since_the_next_b
     machine.handle(on.BatchTriggered(E1, N2))
     assert machine.handle(on.OutputCommitted(E1, N1)) == [
         do.ReportCommitted(E1, N1),
+        do.SweepParts(E1),
         do.RunBatch(E1, N2, 1, N1),
     ]
+
+
+def with_parts(one: Attempt, *paths: str) -> Attempt:
+    (of_task,) = one.snapshots
+    parts = tuple(Part(path, 1, "00") for path in paths)
+    return replace(one, snapshots=(replace(of_task, snapshot=Snapshot(parts=parts)),))
+
+
+def test_the_files_of_attempts_that_are_not_taken_are_discarded_but_not_those_they_build_on() -> None:
+    base, lost, late = "parts/1/v1-0-1-aa", "parts/2/v1-0-1-bb", "parts/2/v1-1-1-cc"
+    machine = taken()
+    machine.handle(on.BatchCompleted(E1, N1))
+    machine.handle(on.OutputCommitted(E1, N1))
+    machine.handle(on.BatchTriggered(E1, N2))
+    first, second = with_parts(C, base, "parts/2/v1-0-1-dd"), replace(C, name="second")
+    machine.handle(returned(0, first, A, n=N2))
+    machine.handle(returned(0, with_parts(second, base, lost), A, n=N2))
+    assert machine.handle(returned(1, D, B, n=N2)) == [
+        do.AcknowledgeBatch(E1, N2, (A, B, first, D)),
+        do.DiscardParts(E1, (lost,)),
+    ]
+    zombie = returned(1, with_parts(replace(D, name="late"), base, late), B, n=N2)
+    assert machine.handle(zombie) == [do.DiscardParts(E1, (late,))]
+    machine.handle(on.BatchCompleted(E1, N2))
+    assert machine.handle(zombie) == [do.DiscardParts(E1, (late,))], "its batch is over"
 
 
 def test_attempts_fit_only_if_each_place_has_one_and_has_read_those_before() -> None:
@@ -517,7 +543,7 @@ def test_every_order_of_what_can_happen_keeps_output_exact(
 class AbortsWhatItTookWhenItHalts(Batches):
     def _halted(self) -> list[do.BatchEffect]:
         taken = self._batch.taken if self._batch is not None else ()
-        return [*super()._halted(), *self._abort(list(taken))]
+        return [*super()._halted(), *self._abort(N1, list(taken))]
 
 
 class SweepsWhatItTook(Batches):

@@ -66,10 +66,12 @@ from crosscut.protocol.events import (
     LinkClosed,
     LogTailRead,
     PartsDeleted,
+    PartsDiscarded,
     PartsListed,
     RestartRequested,
     SplitsDiscovered,
     StopRequested,
+    SweepRequested,
     Timer,
     WorkersEnded,
 )
@@ -388,6 +390,28 @@ def test_orphans_of_older_epochs_are_swept_and_the_rest_is_left_alone() -> None:
     talk.complete(1, 2)
     listed = ("parts/1/out-0-0-ab", "parts/7/out-0-1-ab", *paths(1))
     assert talk.hear(PartsListed(listed)) == [*deletes(("parts/1/out-0-0-ab",))]
+
+
+def test_files_that_no_snapshot_refers_to_are_deleted_at_once_and_others_stay() -> None:
+    talk = Talk()
+    talk.running()
+    talk.complete(1, 2)
+    unused = "parts/1/out-0-1-ff"
+    assert talk.hear(PartsDiscarded((unused, *paths(1)))) == [*deletes((unused,))]
+    talk.hear(PartsDeleted())
+    assert talk.hear(SweepRequested()) == [ListParts()]
+    assert talk.hear(PartsListed((unused, "parts/2/out-0-1-ff", *paths(1)))) == [*deletes((unused,))]
+
+
+def test_files_of_a_snapshot_that_were_useless_before_it_was_acknowledged_go_with_the_next_deletion() -> None:
+    """A transaction was committed between the storing of its records and the acknowledgement."""
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    held = "parts/1/out-0-1-ee"
+    talk.message(1, SnapshotAcknowledged(E1, N1, S1, snapshot(S1, 1), unused=(held,)))
+    talk.acknowledge(1)
+    assert talk.hear(EntryAppended(at(2)))[-2:] == [*deletes((held,))]
 
 
 def test_what_a_driver_has_left_half_written_in_the_log_is_swept_when_no_append_is_under_way() -> None:

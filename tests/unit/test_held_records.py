@@ -11,6 +11,10 @@ import pytest
 import crosscut as cc
 from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.interfaces import SinkContext
+from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction
+from crosscut.state.parts import PartChain
+from crosscut.task.captures import Captures, Stored
+from crosscut.task.requests import FrozenTask
 
 COUNT = 2_000
 EACH_BYTES_MAX = 200
@@ -47,3 +51,16 @@ def test_a_small_record_that_is_held_takes_little_memory(make: Callable[[], cc.S
     assert after - before < COUNT * EACH_BYTES_MAX
     writer.prepare(transaction)
     assert context.held.size_bytes < COUNT * 50
+
+
+def test_records_that_are_committed_while_their_snapshot_is_stored_are_said_to_be_of_no_use() -> None:
+    """Their file is in no manifest, so the coordinator has to know of it to delete it."""
+    captures, one, two = Captures(PartChain(), None), CheckpointId(1), CheckpointId(2)
+    parts = {n: Part(f"parts/2/out-0-1-a{n}", 1, "00") for n in (one, two)}
+    captures.begin(FrozenTask(two, CheckpointId(0), None, ended=False))
+    captures.whole(two)
+    assert captures.stored(two, Stored(None, 0, held=parts))
+    pending = (PendingTransaction(two, "newer"),)
+    assert captures.unused(two, pending) == (parts[one].path,)
+    snapshot = captures.acknowledge(two, pending, KnownCommitted(one))
+    assert [each.held for each in snapshot.pending] == [parts[two]]

@@ -24,6 +24,8 @@ from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
 from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.protocol.job import retention
+from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.microbatch import batches
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.snapshots import Snapshot
@@ -31,6 +33,7 @@ from crosscut.settings import BackendName
 from crosscut.spark.microbatch.newest import NewestBatch
 from crosscut.spark.microbatch.output import Output, OutputError
 from crosscut.spark.microbatch.workers import BatchWorkers
+from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
 from crosscut.testing.flows.steps import Loop, RateLimit
@@ -153,6 +156,25 @@ def test_nothing_staged_is_left_over_once_a_job_has_finished(tmp_path: Path) -> 
     assert end.outcome == "finished"
     assert jobs.seen["doubled"]
     assert not list((tmp_path / "out").rglob("*.staged"))
+
+
+def test_files_of_attempts_that_were_not_taken_are_deleted_while_the_job_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of doubled attempts nobody may have heard: those are found by the sweep of every second batch."""
+    monkeypatch.setattr(batches, "SWEEP_EVERY", 2)
+    out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
+    graph, given = routed_at_random(out, counts).compile(2, 128), settings(tmp_path, batch_records_max=20)
+    end, jobs = run_batches(graph, given, made(1, Weather(doubled=0.7)))
+    assert end is not None
+    assert end.outcome == "finished", end
+    assert jobs.seen["doubled"] > 10
+    store = open_store(given.store_of(graph.name))
+    completed = [one for _, one in store.tail(given.retain) if isinstance(one, CheckpointCompleted)]
+    last = completed[-1].checkpoint_id
+    assert last > 8
+    left = set(store.list_parts()) - retention.referenced(completed)
+    assert {path for path in left if int(path.split("/")[1]) < last - 2} == set()
 
 
 def test_a_sweep_that_takes_its_time_removes_nothing_of_the_next_batch(

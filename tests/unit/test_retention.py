@@ -52,6 +52,16 @@ def test_orphans_are_parts_of_older_epochs_that_nothing_refers_to() -> None:
     assert orphans([running, B, A], [checkpoint(1, A)], Epoch(3)) == (B,)
 
 
+def test_parts_of_the_running_epoch_are_orphans_once_a_checkpoint_as_new_is_complete() -> None:
+    """No snapshot that comes after it can refer to them."""
+    kept = [checkpoint(2, A), checkpoint(3, A, C)]
+    alike = "parts/3/count-0-2-cd"
+    newer, staged = "parts/4/count-0-2-ab", "parts/0/in-0-2-ab"
+    assert orphans([newer, alike, A, B, C], kept, Epoch(2)) == (B, alike)
+    assert orphans([staged], kept, Epoch(2), frozenset({staged})) == ()
+    assert orphans([A], [], Epoch(2)) == (), "nothing is complete"
+
+
 def test_what_does_not_look_like_a_part_is_not_ours_to_delete() -> None:
     """M5."""
     strangers = [

@@ -305,6 +305,18 @@ class PartsListed:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsDiscarded:
+    """No snapshot refers to these files, or will: attempts that were not taken have written them."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRequested:
+    """Attempts may have died since the last sweep, and nobody knows which files they have written."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartsDeleted:
     """The deletion under way has been tried; whether each part is gone does not matter."""
 
@@ -374,6 +386,7 @@ class CutJudged:
 JobEvent = (
     ClockRead | TimerFired | LinkOpened | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
     | SplitsDiscovered | SplitsFound | FindingFailed | EntryAppended
-    | EntryTaken | EntryUncertain | EntryRefused | EntryRead | PartsListed | PartsDeleted
+    | EntryTaken | EntryUncertain | EntryRefused | EntryRead
+    | PartsListed | PartsDiscarded | PartsDeleted | SweepRequested
     | StopRequested | RestartRequested | CancelRequested | CutJudged | CheckpointRequested | SavepointWritten
 )  # fmt: skip

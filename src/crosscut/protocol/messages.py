@@ -91,7 +91,12 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAcknowledged:
-    """The snapshot of `task` at barrier n is durable, its transaction prepared."""
+    """The snapshot of `task` at barrier n is durable, its transaction prepared.
+
+    Attributes:
+        unused: Paths of files that were stored for it and that it does not refer to: the records of a
+            transaction that has been committed since.
+    """
 
     epoch: Epoch
     checkpoint_id: CheckpointId
@@ -99,6 +104,7 @@ class SnapshotAcknowledged:
     snapshot: Snapshot
     # They tell no snapshot from another.
     times: SnapshotTimes = field(default=SnapshotTimes(), compare=False)
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,16 @@ class Captures:
         """Return how long snapshot n took, which is durable."""
         return self._stored[n].times
 
+    def unused(self, n: CheckpointId, pending: tuple[PendingTransaction, ...]) -> tuple[str, ...]:
+        """Return the files stored for snapshot n that it does not refer to once it is acknowledged.
+
+        A transaction that is committed while the snapshot is stored is not pending any more, but its records
+        are stored.
+        """
+        still = {one.checkpoint_id for one in pending}
+        held = self._stored[n].held or {}
+        return tuple(part.path for at, part in held.items() if at not in still and part.path)
+
     def acknowledge(
         self, n: CheckpointId, pending: tuple[PendingTransaction, ...], committed: KnownCommitted | None
     ) -> Snapshot:

@@ -275,10 +275,11 @@ class Snapshots:
                     self._captures.discard(n)
                     outlets.errands.append(CancelStore(n))
                 case AcknowledgeSnapshot(n):
-                    times = self._captures.times(n)
-                    snapshot = self._captures.acknowledge(n, self._pending(n), self._committed())
+                    times, pending = self._captures.times(n), self._pending(n)
+                    unused = self._captures.unused(n, pending)
+                    snapshot = self._captures.acknowledge(n, pending, self._committed())
                     outlets.messages.append(
-                        SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot, times)
+                        SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot, times, unused)
                     )
                 case DeclineCheckpoint(n, reason):
                     outlets.messages.append(SnapshotDeclined(self._epoch, n, self._task_id, reason))

@@ -188,8 +188,7 @@ class Checkpoints:
             return None
         if not self.current.is_under_way(n):
             # Given up before this came: the parts that were written for it alone are of no use.
-            own = f"parts/{n}/"
-            self._void |= {path for path in retention.paths_of(snapshot) if path.startswith(own)}
+            self._void.update(retention.written_for(n, snapshot))
         whole = self.current.acknowledge(n, task, snapshot, now.now_ms, now.wall_clock)
         return whole.entry if whole else None
 

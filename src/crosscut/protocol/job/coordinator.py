@@ -177,6 +177,10 @@ class Coordinator:
                 return self._log_answered(event)
             case on.PartsListed():
                 return self.series.listed(event, self.epoch)
+            case on.PartsDiscarded(paths):
+                return self.series.discarded(paths)
+            case on.SweepRequested():
+                return [do.ListParts()]
             case on.PartsDeleted():
                 return self.series.deleted()
             case on.StopRequested():

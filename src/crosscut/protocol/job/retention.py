@@ -17,10 +17,10 @@ from crosscut.protocol.events import Timer
 from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentClosed, SegmentOpened
 from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.segments import written_before
-from crosscut.protocol.job.staged import STAGED_PATH, staged_files
+from crosscut.protocol.job.staged import BEFORE_ALL, staged_files
 from crosscut.protocol.snapshots import Snapshot
 
-PART_PATH = re.compile(r"parts/\d+/[^/]+-(\d+)-[0-9a-f]+")
+PART_PATH = re.compile(r"parts/(?P<checkpoint>\d+)/[^/]+-(?P<epoch>\d+)-[0-9a-f]+")
 
 
 def parts_of(checkpoint: CheckpointCompleted) -> frozenset[str]:
@@ -39,6 +39,12 @@ def paths_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the paths of the files that one snapshot is in; inline parts have none."""
     held = (one.held for one in snapshot.pending if one.held is not None)
     return tuple(part.path for part in (*snapshot.parts, *snapshot.log, *held) if part.path)
+
+
+def written_for(checkpoint_id: CheckpointId, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the paths of the files that were written for this snapshot, and not for an older one."""
+    own = f"parts/{checkpoint_id}/"
+    return tuple(path for path in paths_of(snapshot) if path.startswith(own))
 
 
 def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[CheckpointCompleted, ...]:
@@ -65,26 +71,30 @@ def unreferenced(paths: Iterable[str], kept: Iterable[CheckpointCompleted]) -> t
 
 def orphans(
     listed: Iterable[str],
-    kept: Iterable[CheckpointCompleted],
+    kept: Sequence[CheckpointCompleted],
     epoch: Epoch,
     input_files: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """Return the listed parts that older epochs left behind.
+    """Return the listed parts that no checkpoint refers to, or will.
 
-    Parts of the running epoch are never orphans here: they may belong to a checkpoint under way. But input
-    is staged before its epoch is claimed: what is not the running epoch's own was staged by a driver that
-    has died, or has lost the claim and stages again. A path that does not look like one of ours is not ours
-    to delete.
+    Parts of the running epoch may belong to a checkpoint under way, unless a completed one is as new: a
+    snapshot refers to its own parts and to those of retained checkpoints only. Input is staged before its
+    epoch is claimed, as part of checkpoint 0: what nothing refers to was staged by a driver that has died,
+    or has lost the claim and stages again. A path that does not look like one of ours is not ours to delete.
 
     Args:
         input_files: What the running epoch has staged, or found, and no checkpoint knows yet.
     """
+    newest = max((one.checkpoint_id for one in kept), default=BEFORE_ALL)
     ours = (
         path
         for path in listed
         if path not in input_files
         and (match := PART_PATH.fullmatch(path))
-        and (int(match[1]) < epoch or (int(match[1]) == epoch and STAGED_PATH.fullmatch(path)))
+        and (
+            int(match["epoch"]) < epoch
+            or (int(match["epoch"]) == epoch and int(match["checkpoint"]) <= newest)
+        )
     )
     return unreferenced(ours, kept)
 
@@ -99,8 +109,7 @@ def dangling(snapshot: Snapshot, checkpoint_id: CheckpointId, kept_parts: frozen
         kept_parts: What `referenced` says of the kept manifests. It is asked for each acknowledgement, so
             going through the manifests here would cost the square of the number of tasks.
     """
-    own = f"parts/{checkpoint_id}/"
-    foreign = {path for path in paths_of(snapshot) if not path.startswith(own)}
+    foreign = {*paths_of(snapshot)} - {*written_for(checkpoint_id, snapshot)}
     return tuple(sorted(foreign - kept_parts))
 
 

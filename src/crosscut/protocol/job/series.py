@@ -192,9 +192,9 @@ class Series:
     def acknowledged(self, message: SnapshotAcknowledged, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         """Take the snapshot of a task; append the checkpoint to the log if that makes it whole."""
         n = message.checkpoint_id
+        self._kept.waste(message.unused)
         if lost := self._kept.dangling(message.snapshot, n):
-            own = f"parts/{n}/"
-            self._kept.waste(path for path in retention.paths_of(message.snapshot) if path.startswith(own))
+            self._kept.waste(retention.written_for(n, message.snapshot))
             reason = f"task {message.task} builds on parts that are gone: {lost[0]}"
             return self.give_up(n, reason, phase, now)
         entry = self._checkpoints.acknowledge(n, message.task, message.snapshot, now)
@@ -267,12 +267,17 @@ class Series:
     # Deletion.
 
     def listed(self, event: on.PartsListed, epoch: Epoch) -> list[JobEffect]:
-        """Delete the remains of older epochs in the store."""
+        """Delete what nothing in the store needs any more."""
         self._kept.waste_entries(event.entries)
         # Before the first checkpoint only the splits themselves know what is staged for them.
         staged = staged_for(self._log.splits) if self.newest is None else frozenset[str]()
         orphans = retention.orphans(event.paths, self.retained, epoch, staged)
         self._kept.waste((*orphans, *event.unfinished))
+        return self._delete()
+
+    def discarded(self, paths: Sequence[str]) -> list[JobEffect]:
+        """Delete what no snapshot refers to."""
+        self._kept.waste(paths)
         return self._delete()
 
     def deleted(self) -> list[JobEffect]:

@@ -16,12 +16,14 @@ and its fence are those of the continuous engine. What is particular to batches:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import field
 from typing import assert_never
 
 from crosscut.frozen import dataclass
 from crosscut.ids import CheckpointId, Epoch, VertexId
 from crosscut.protocol.commit import RETRY_DELAY_MAX_MS, RETRY_DELAY_MS
+from crosscut.protocol.job.retention import written_for
 from crosscut.protocol.job.together import too_long
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, chosen, gathered
@@ -31,6 +33,7 @@ from crosscut.protocol.microbatch.effects import (
     BatchEffect,
     CancelRun,
     CommitBatch,
+    DiscardParts,
     FailEpoch,
     FailJob,
     RecoverOutput,
@@ -38,6 +41,7 @@ from crosscut.protocol.microbatch.effects import (
     ReportReady,
     RunBatch,
     SweepOutput,
+    SweepParts,
 )
 from crosscut.protocol.microbatch.events import (
     AttemptFailed,
@@ -60,7 +64,8 @@ RUNS_MAX = 4
 """A batch whose attempts don't fit together runs again so often before its epoch fails."""
 
 SWEEP_EVERY = 64
-"""Batches between two looks for what attempts have staged that died: it costs a list of each stage."""
+"""Batches between two looks for what attempts have staged and stored that died: it costs a list of each stage
+and of the store."""
 
 _NONE = CheckpointId(0)
 
@@ -155,8 +160,9 @@ class Batches:
                     self.dropped["commit that was not asked for"] += 1
                     return []
                 self._committing = None
+                swept: list[BatchEffect] = [] if self._until_sweep else [SweepParts(epoch)]
                 self._until_sweep = self._until_sweep or SWEEP_EVERY
-                return [ReportCommitted(epoch, n), *self._begin()]
+                return [ReportCommitted(epoch, n), *swept, *self._begin()]
             case CommitFailed():
                 return self._commit_failed(event)
             case CommitOverdue(_, n):
@@ -176,7 +182,7 @@ class Batches:
         undecided, self._undecided = self._undecided, None
         if undecided is not None and undecided.checkpoint_id > event.restore:
             # No entry of an older epoch follows the claim of this one, and no id comes twice.
-            effects += self._abort(list(undecided.taken))
+            effects += self._abort(undecided.checkpoint_id, list(undecided.taken))
         return effects
 
     def _halted(self) -> list[BatchEffect]:
@@ -225,15 +231,17 @@ class Batches:
     def _returned(self, event: PartitionReturned) -> list[BatchEffect]:
         batch = self._batch
         if batch is None or event.checkpoint_id != batch.checkpoint_id:
-            # It may have read what has been committed since; what it has staged goes with the epoch.
+            # It may have read what has been committed since; what it has staged goes with the epoch. The
+            # coordinator deletes no file that a checkpoint refers to.
             self.dropped["attempt at a batch that is over"] += 1
-            return []
+            return self._discard(event.checkpoint_id, event.brought)
         is_of_run = event.run == batch.run
         if batch.taken or not is_of_run:
             # A zombie: it is never taken.
             self.dropped["attempt that came too late"] += 1
             kept = {one.name for one in batch.taken} | batch.staged.keys()
-            return self._abort([one for one in event.brought if one.name not in kept])
+            late = [one for one in event.brought if one.name not in kept]
+            return self._abort(event.checkpoint_id, late)
         batch.staged.update((one.name, one) for one in event.brought)
         if event.index in batch.returned:
             self.dropped["second attempt at a partition"] += 1
@@ -254,7 +262,10 @@ class Batches:
         names = {one.name for one in taken}
         losers = [one for name, one in sorted(batch.staged.items()) if name not in names]
         batch.staged = {}
-        return [AcknowledgeBatch(self.epoch, batch.checkpoint_id, taken), *self._abort(losers)]
+        return [
+            AcknowledgeBatch(self.epoch, batch.checkpoint_id, taken),
+            *self._abort(batch.checkpoint_id, losers),
+        ]
 
     def _ended(self, event: RunEnded) -> list[BatchEffect]:
         n, run, cause = event.checkpoint_id, event.run, event.cause
@@ -263,7 +274,7 @@ class Batches:
             return []
         if batch is None or not self._is_under_way(n, run):
             return []
-        losers = self._abort([one for _, one in sorted(batch.staged.items())])
+        losers = self._abort(n, [one for _, one in sorted(batch.staged.items())])
         self._batch = None
         if cause is None and run < RUNS_MAX:
             return [*losers, *self._run(n, run + 1)]
@@ -280,8 +291,9 @@ class Batches:
         batch, self._batch = self._batch, None
         if batch is None:
             return []
-        losers = self._abort([one for _, one in sorted(batch.staged.items())])
-        return [CancelRun(self.epoch, batch.checkpoint_id, batch.run), *losers]
+        n = batch.checkpoint_id
+        losers = self._abort(n, [one for _, one in sorted(batch.staged.items())])
+        return [CancelRun(self.epoch, n, batch.run), *losers]
 
     def _aborted(self, n: CheckpointId) -> list[BatchEffect]:
         if self._due == n:
@@ -294,7 +306,7 @@ class Batches:
         if not batch.taken:
             return [*self._give_up(), *self._begin()]
         self._batch = None
-        return [*self._abort(list(batch.taken)), *self._begin()]
+        return [*self._abort(n, list(batch.taken)), *self._begin()]
 
     def _completed(self, n: CheckpointId) -> list[BatchEffect]:
         batch = self._batch
@@ -342,6 +354,11 @@ class Batches:
         )
         return [FailJob(cause)]
 
-    def _abort(self, attempts: list[Attempt]) -> list[BatchEffect]:
+    def _abort(self, n: CheckpointId, attempts: list[Attempt]) -> list[BatchEffect]:
         staged = tuple(one for one in attempts if any(each.snapshot.pending for each in one.snapshots))
-        return [AbortAttempts(self.epoch, staged)] if staged else []
+        aborted: list[BatchEffect] = [AbortAttempts(self.epoch, staged)] if staged else []
+        return [*aborted, *self._discard(n, attempts)]
+
+    def _discard(self, n: CheckpointId, attempts: Iterable[Attempt]) -> list[BatchEffect]:
+        paths = {path for one in attempts for each in one.snapshots for path in written_for(n, each.snapshot)}
+        return [DiscardParts(self.epoch, tuple(sorted(paths)))] if paths else []

@@ -63,6 +63,24 @@ class AbortAttempts:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscardParts:
+    """Delete the files that snapshots of attempts are in which were not taken, best effort."""
+
+    epoch: Epoch
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepParts:
+    """Delete the files that nothing refers to, best effort.
+
+    Attempts that died, or that Spark did not wait for, have told nobody what they had written.
+    """
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class SweepOutput:
     """Remove all that is staged, best effort: everything that any checkpoint has is visible.
 
@@ -126,6 +144,8 @@ BatchEffect = (
     | CancelRun
     | AcknowledgeBatch
     | AbortAttempts
+    | DiscardParts
+    | SweepParts
     | SweepOutput
     | CommitBatch
     | ReportCommitted

@@ -26,7 +26,9 @@ from crosscut.net.causes import failure_cause
 from crosscut.protocol.events import (
     CancelRequested,
     CheckpointRequested,
+    PartsDiscarded,
     StopRequested,
+    SweepRequested,
     WorkersEnded,
 )
 from crosscut.protocol.job.restarts import is_hopeless
@@ -271,6 +273,10 @@ class BatchWorkers:
                 self._report_committed(epoch, n)
             case do.AbortAttempts(_, attempts):
                 self._call_output(self._abort, attempts)
+            case do.DiscardParts(_, paths):
+                self._speaker.post(PartsDiscarded(paths))
+            case do.SweepParts():
+                self._speaker.post(SweepRequested())
             case do.SweepOutput():
                 self._call_output(self._sweep)
             case do.FailEpoch(epoch, task, cause):
