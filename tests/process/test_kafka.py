@@ -85,6 +85,7 @@ def test_a_source_conforms_and_reads_what_is_committed_only(broker: KafkaBroker,
     check_source(bounded)
     message = read_source(cc.kafka.source(broker.servers, topic, stop="latest", decode="message"))[0]
     assert (message.topic, message.offset, message.key) == (topic, 0, b"k%d" % (int(message.value) % 17))
+    assert message.timestamp_ms is not None
     assert message.timestamp_ms > 0
 
 
@@ -354,7 +355,7 @@ def test_where_a_job_begins(broker: KafkaBroker, topic: str) -> None:
         reader.close()
     until(lambda: read_source(grouped) == [], "the offsets to be committed", DEADLINE_S)
     (first, *_) = sorted(
-        message.timestamp_ms
+        message.timestamp_ms or 0
         for message in read_source(cc.kafka.source(broker.servers, topic, stop="latest", decode="message"))
     )
     at = datetime.fromtimestamp(first / 1_000, UTC)

@@ -13,7 +13,14 @@ from hypothesis import strategies as some
 import crosscut as cc
 from crosscut.connectors.kafka.limits import TopicLimits
 from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
-from crosscut.connectors.kafka.records import Outgoing, SchemaUnavailable, packed, unpacked, without_refused
+from crosscut.connectors.kafka.records import (
+    Outgoing,
+    SchemaUnavailable,
+    message_of,
+    packed,
+    unpacked,
+    without_refused,
+)
 from crosscut.connectors.kafka.sending import HELD_TOGETHER, Held, send
 from crosscut.connectors.kafka.sink import KafkaSink
 from crosscut.errors import ConnectorError
@@ -56,6 +63,21 @@ def test_many_messages_are_held_in_parts_and_a_part_that_is_damaged_is_an_error(
     for damaged in (data[:-1], data[:2], packed(outgoing([(b"k", b"v")])) + b"\0\0"):
         with pytest.raises(ConnectorError, match="held for Kafka can't be read"):
             list(unpacked(damaged))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((ck.TIMESTAMP_CREATE_TIME, 5), 5),
+        ((ck.TIMESTAMP_LOG_APPEND_TIME, 0), 0),
+        ((ck.TIMESTAMP_CREATE_TIME, -1), None),
+        ((ck.TIMESTAMP_NOT_AVAILABLE, -1), None),
+    ],
+)
+def test_a_message_without_a_timestamp_has_none(found: tuple[int, int], expected: int | None) -> None:
+    """-1 would be a time in 1969, which event time takes."""
+    message = ck.Message("t", 0, 3, b"k", b"v", timestamp=found)
+    assert message_of(message).timestamp_ms == expected
 
 
 class SmallQueue:

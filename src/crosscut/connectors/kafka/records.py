@@ -29,7 +29,8 @@ class Message:
 
     Attributes:
         offset: Its place in the partition. Grows, with gaps.
-        timestamp_ms: As the topic says (time of creation or of append), since 1970 in UTC; -1 if none.
+        timestamp_ms: As the topic says (time of creation or of append), since 1970 in UTC; None if there is
+            none.
         key: None if there is none.
         value: None for a tombstone.
     """
@@ -37,7 +38,7 @@ class Message:
     topic: str
     partition: int
     offset: int
-    timestamp_ms: int
+    timestamp_ms: int | None
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
@@ -45,11 +46,13 @@ class Message:
 
 def message_of(found: Any) -> Message:
     """Return a message of the library as ours."""
+    # -1 says that there is none. Kafka knows no times before 1970.
+    _, timestamp_ms = found.timestamp()
     return Message(
         found.topic(),
         found.partition(),
         found.offset(),
-        found.timestamp()[1],
+        timestamp_ms if timestamp_ms >= 0 else None,
         found.key(),
         found.value(),
         tuple(found.headers() or ()),
