@@ -44,7 +44,7 @@ def world_of(length_ms: int) -> World:
 
 def test_a_store_is_no_larger_after_a_thousand_checkpoints_than_after_a_hundred() -> None:
     """I11. Only one entry of each older segment of the job log stays, which leads from one to the next."""
-    short, long = world_of(1_000), world_of(7_500)
+    short, long = world_of(1_000), world_of(8_000)
     assert len(short.checkers.completed) > 100
     assert len(long.checkers.completed) > 1_000
     for world in (short, long):
