@@ -16,6 +16,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -74,13 +75,26 @@ def load_data(data: bytes | memoryview) -> Any:
 
     Allowed are plain types, values of the standard library, arrays of NumPy and timestamps of pandas. So are,
     if their module has been imported, data classes, enumerations, named tuples, structs of msgspec, models of
-    pydantic, classes of attrs, and the program's own classes. Only their constructors are called.
+    pydantic, classes of attrs, and the program's own classes. Only their constructors are called; a pickle
+    that changes one of them is refused.
 
     Raises:
         RefusedPickleError: The pickle names something else.
         Exception: It is none, or a constructor raised.
     """
-    return _DataUnpickler(io.BytesIO(data)).load()
+    file = io.BytesIO(data)
+    try:
+        return _PlainUnpickler(file).load()
+    except _Changeable:
+        pass
+    file.seek(0)
+    _Rehearsal(file).load()
+    file.seek(0)
+    return _DataUnpickler(file).load()
+
+
+class _Changeable(Exception):
+    """A pickle names a class or a function that has attributes which can be set."""
 
 
 class _DataUnpickler(pickle.Unpickler):  # noqa: S301 - see above
@@ -105,6 +119,87 @@ class _DataUnpickler(pickle.Unpickler):  # noqa: S301 - see above
 
     def persistent_load(self, pid: Any) -> Any:
         raise RefusedPickleError(f"it holds a reference to something outside, {pid!r:.100}")
+
+
+class _PlainUnpickler(_DataUnpickler):
+    """Loads what names no class that can be changed, which is most of all data."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if isinstance(found, BuiltinFunctionType) or (
+            isinstance(found, type) and found.__flags__ & _IMMUTABLE
+        ):
+            return found
+        raise _Changeable
+
+
+class _Rehearsal(_DataUnpickler):
+    """Goes through a pickle with stand-ins for all that it names, and refuses it if it would change that.
+
+    The instruction that gives an instance its state takes a class, too, and sets its attributes: the pickle
+    would change the program. The unpickler can't be told to refuse it.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if found is _attribute:
+            return _Getter
+        if isinstance(found, type) and issubclass(found, Enum):
+            return _Shared
+        return _StandIn if callable(found) else _CONSTANT
+
+
+class _StandIn:
+    """A class, and its instances, which are one: what it costs is time only."""
+
+    __slots__ = ()
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        return _INSTANCE
+
+    def __setstate__(*of: object) -> None:
+        # The class itself has none before it.
+        if len(of) != 2:
+            raise RefusedPickleError(_CHANGES)
+
+    def append(self, one: object) -> None:
+        """Called for a list of the user's own."""
+
+    def extend(self, more: object) -> None:
+        """Called for a list of the user's own."""
+
+    def add(self, one: object) -> None:
+        """Called for a set of the user's own."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Called for a dict of the user's own."""
+
+
+class _Shared(_StandIn):
+    """What a pickle gets, but doesn't make: a member of an enumeration, say."""
+
+    __slots__ = ()
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        return _CONSTANT
+
+    def __setstate__(*of: object) -> None:
+        raise RefusedPickleError(_CHANGES)
+
+
+class _Getter(_Shared):
+    """Stands in for `_attribute`."""
+
+    __slots__ = ()
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        return _Shared
+
+
+_INSTANCE, _CONSTANT = object.__new__(_StandIn), object.__new__(_Shared)
+_CHANGES = "it changes a class, a function or a constant of the program that loads it"
+_IMMUTABLE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE."""
 
 
 def _attribute(owner: Any, name: Any) -> Any:
@@ -138,8 +233,17 @@ def _is_of_program(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return False
+    if module.partition(".")[0] in _OF_WORKERS:
+        return False
     path = Path(file).resolve()
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
-    return not any(path.is_relative_to(one) for one in installed) and not (
-        {"site-packages", "dist-packages"} & set(path.parts)
-    )
+    if any(path.is_relative_to(one) for one in installed) or {"site-packages", "dist-packages"} & {
+        *path.parts
+    }:
+        return False
+    # A directory of `pip install --target`, say, which is on PYTHONPATH.
+    return next(path.parents[module.count(".") + (path.stem == "__init__")].glob("*.dist-info"), None) is None
+
+
+_OF_WORKERS = ("pyspark", "py4j", "cloudpickle")
+"""A Spark distribution has them outside of the directories of packages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import os
 import pickle
 import subprocess
@@ -28,6 +29,7 @@ from crosscut.errors import StateError, WireError
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.state.encoding import DELETED, loaded
 from crosscut.unpickling import loader
+from crosscut.web.endpoint import Endpoint
 from crosscut.wire.batches import decode_batch, encode_batch
 
 
@@ -48,6 +50,18 @@ class Point(NamedTuple):
 
 class Slotted(msgspec.Struct):
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    number: int
+
+
+class Items(list[Any]):
+    """A list of the program's own."""
+
+    def __init__(self, *items: Any) -> None:
+        super().__init__(items)
 
 
 class OfTheProgram:
@@ -153,6 +167,75 @@ def test_the_attacks_of_these_tests_work_where_everything_is_loaded(tmp_path: An
         if isinstance(found, subprocess.Popen):
             found.wait()
         assert witness.exists()
+
+
+def changing(found: Callable[..., Any] | Enum, name: str, value: Any) -> bytes:
+    """Return a pickle that sets an attribute of what it names."""
+    key = name.encode()
+    state = b"N}\x8c" + bytes((len(key),)) + key + pickle.dumps(value, 4)[2:-1] + b"s\x86b."
+    return pickle.dumps(found, 4)[:-1] + state
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (Account, "__init__"),
+        (Colour, "RED"),
+        (Colour.RED, "_value_"),
+        (OfTheProgram, "__init__"),
+        (Slotted, "rename"),
+        (Fraction, "__add__"),
+        (UUID, "hex"),
+        (PurePosixPath, "name"),
+        (Endpoint, "address"),
+        (DELETED, "shown"),
+        (getattr, "__defaults__"),
+    ],
+)
+def test_a_pickle_changes_no_class_function_or_shared_value(found: Any, name: str) -> None:
+    """It would change the program that looks: `LogKey.has_noted` may become a type that is always true."""
+    before = dict(vars(found)) if hasattr(found, "__dict__") else {}
+    with pytest.raises(StateError, match="changes"):
+        load_data(changing(found, name, (list,) if name == "__defaults__" else list))
+    assert (dict(vars(found)) if hasattr(found, "__dict__") else {}) == before
+
+
+def test_the_attack_on_classes_works_where_everything_is_loaded() -> None:
+    """The control of the test above."""
+
+    @dataclass
+    class Victim:
+        owner: str
+
+    here = sys.modules[__name__]
+    Victim.__qualname__ = "Victim"
+    setattr(here, "Victim", Victim)  # noqa: B010 - pickle looks for it by name
+    try:
+        pickle.loads(changing(Victim, "owner", list))
+        assert vars(Victim)["owner"] is list
+    finally:
+        delattr(here, "Victim")
+
+
+def test_what_is_no_instance_of_a_list_is_filled_as_it_was() -> None:
+    found = load_data(pickle.dumps(Items(Account("a"), {Colour.RED: Point(1, 2)})))
+    assert (list(found), type(found)) == ([Account("a"), {Colour.RED: Point(1, 2)}], Items)
+    assert load_data(pickle.dumps(Frozen(1))) == Frozen(1)
+
+
+def test_a_library_beside_the_installed_ones_is_not_of_the_program(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `pip install --target` and PYTHONPATH; the file of a class of the program is anywhere else."""
+    for kind in ("library", "program"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / f"a_{kind}.py").write_text("class Opening:\n    pass\n")
+        monkeypatch.syspath_prepend(tmp_path / kind)
+    (tmp_path / "library" / "a_library-1.0.dist-info").mkdir()
+    library, own = importlib.import_module("a_library"), importlib.import_module("a_program")
+    assert type(load_data(pickle.dumps(own.Opening()))) is own.Opening
+    with pytest.raises(StateError, match=r"a_library\.Opening"):
+        load_data(pickle.dumps(library.Opening()))
 
 
 def test_state_records_and_values_are_loaded_as_data_within_the_block_only(tmp_path: Any) -> None:
