@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -84,27 +85,55 @@ def test_what_the_job_refuses_is_said_and_is_exit_code_2(
     assert "refuses: /x is there \\x1b[31malready" in result.output
 
 
-def test_a_token_that_the_user_has_set_is_not_written_and_has_to_be_set_for_the_command(
+def test_commands_send_a_token_of_this_run_and_the_users_own_one_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After a crash another user may have the port that the file names."""
     monkeypatch.setenv(VARIABLE, TOKEN)
     actions = Ending(tmp_path)
     page = Page(lambda: {"job": {"at_ms": 0}}, None, actions)
     try:
         write_endpoint(str(tmp_path), page.endpoint)
         assert TOKEN not in (tmp_path / NAME).read_text()
+        assert page.link.endswith(f"#{TOKEN}")
         assert run("stop", str(tmp_path), "--timeout", "0s").exit_code == 0
-        monkeypatch.setenv(VARIABLE, "another-token-of-somebody")
-        result = run("stop", str(tmp_path))
-        assert result.exit_code == 2
-        assert "refuses the token" in result.output
-        monkeypatch.delenv(VARIABLE)
-        result = run("stop", str(tmp_path))
-        assert result.exit_code == 2
-        assert VARIABLE in result.output
         assert actions.done == ["stop"]
     finally:
         page.close()
+    received: list[str] = []
+
+    class Squatter(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(str(self.headers))
+            self.send_error(401)
+
+        def log_message(self, *of: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Squatter) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}/"
+            write_endpoint(str(tmp_path), Endpoint(address, page.endpoint.token))
+            result = run("stop", str(tmp_path))
+        finally:
+            server.shutdown()
+    assert result.exit_code == 2
+    assert len(received) == 1
+    assert TOKEN not in received[0]
+
+
+def test_another_page_that_has_the_port_by_now_is_not_taken_for_the_job(tmp_path: Path) -> None:
+    actions = Ending(tmp_path)
+    page = Page(lambda: {"job": {"at_ms": 0}}, None, actions)
+    try:
+        write_endpoint(str(tmp_path), Endpoint(page.endpoint.address, "of an earlier run"))
+        result = run("stop", str(tmp_path))
+    finally:
+        page.close()
+    assert result.exit_code == 2
+    assert "another program has its port" in result.output
+    assert actions.done == []
 
 
 def test_a_job_that_is_not_there_or_does_not_answer_is_named(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import time
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from crosscut.errors import CheckpointError, SettingsError, StoreError
+from crosscut.errors import CheckpointError, StoreError
 from crosscut.protocol.effects import Outcome
 from crosscut.urls import shown_url
 from crosscut.web.endpoint import Endpoint, read_endpoint
-from crosscut.web.page import VARIABLE
 from crosscut.web.record import read_record
 
 ANSWER_TIMEOUT_S = 330.0
@@ -27,15 +25,14 @@ def asked(directory: str, path: str, body: dict[str, Any]) -> str:
 
     Raises:
         StoreError: The job has no page, or it does not answer.
-        SettingsError: The token is not the right one.
         CheckpointError: The job refuses.
     """
     endpoint = read_endpoint(directory)
-    status, said = _posted(endpoint, _token(endpoint), path, body, directory)
+    status, said = _posted(endpoint, path, body, directory)
     if status == 401:
-        raise SettingsError(
-            f"the job in {shown_url(directory)} refuses the token: set {VARIABLE} to the one that it was "
-            f"started with"
+        raise StoreError(
+            f"{endpoint.address} refuses the token of the job in {shown_url(directory)}: that job has ended "
+            f"without removing its file, and another program has its port"
         )
     if status != 200:
         raise CheckpointError(f"the job in {shown_url(directory)} refuses: {said}")
@@ -65,19 +62,10 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _token(endpoint: Endpoint) -> str:
-    token = endpoint.token or os.environ.get(VARIABLE, "")
-    if not token:
-        raise SettingsError(f"{VARIABLE} was set for this job: set it to the same value for this command")
-    return token
-
-
-def _posted(
-    endpoint: Endpoint, token: str, path: str, body: dict[str, Any], directory: str
-) -> tuple[int, str]:
+def _posted(endpoint: Endpoint, path: str, body: dict[str, Any], directory: str) -> tuple[int, str]:
     at = urlsplit(endpoint.address)
     connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=ANSWER_TIMEOUT_S)
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
     try:
         connection.request("POST", path, json.dumps(body).encode(), headers)
         answer = connection.getresponse()

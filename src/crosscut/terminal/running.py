@@ -25,8 +25,7 @@ from crosscut.urls import local_path
 def stop(directory: str, timeout: Duration) -> None:
     """Stop the job with checkpoint directory DIR: it takes a last checkpoint, commits it, and ends.
 
-    The job needs a page (`--web`, or web=True). Where CROSSCUT_WEB_TOKEN was set for the job, set it here,
-    too.
+    The job needs a page (`--web`, or web=True).
 
     Exit codes: 0: the job has stopped, or has been told to; 2: it could not be told, or has not stopped in
     time.
@@ -45,8 +44,7 @@ def stop(directory: str, timeout: Duration) -> None:
 def savepoint(directory: str, path: str) -> None:
     """Have the job with checkpoint directory DIR write a savepoint to PATH, a new directory or a URL.
 
-    The job runs on. It needs a page (`--web`, or web=True), and PATH must be one that it can write. Where
-    CROSSCUT_WEB_TOKEN was set for the job, set it here, too.
+    The job runs on. It needs a page (`--web`, or web=True), and PATH must be one that it can write.
 
     Exit codes: 0: it is written; 2: it is not.
     """

@@ -113,6 +113,7 @@ class Answers:
         url: Where a reverse proxy serves the page; "": none does. Then its host is another name of the
             server, its origin that of the page, and its path may stand in front of any other.
         in_spark_ui: Spark's UI has the page, too, under `/crosscut/` and a name.
+        command_token: As `token`; commands of the same user send it.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Answers:
         is_local: bool = True,
         url: str = "",
         in_spark_ui: bool = False,
+        command_token: str = "",
     ) -> None:
         proxy = urlsplit(url)
         self._in_spark_ui = in_spark_ui
@@ -133,7 +135,7 @@ class Answers:
         self._names = _LOOPBACK | {_name_of(at)} if url else _LOOPBACK
         self._origin = f"{proxy.scheme}://{at}" if url else ""
         self._prefix = proxy.path.rstrip("/")
-        self._token = token.encode()
+        self._tokens = {one.encode() for one in (token, command_token) if one}
         self._document = document
         self._exposition = exposition
         self._actions = actions
@@ -213,7 +215,8 @@ class Answers:
 
     def _is_admitted(self, request: Request) -> bool:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
+        found = given.strip().encode()
+        return scheme.lower() == "bearer" and any(hmac.compare_digest(found, one) for one in self._tokens)
 
     def _act(self, path: str, request: Request, host: str) -> Answer:
         if request.method != "POST":

@@ -1,8 +1,9 @@
 """Where the page of a running job answers: a file in its checkpoint directory, readable for its owner only.
 
 Commands in another terminal find the job with it. Whoever can read the file can do what the page can do: the
-user who runs the job. A token that the user has set (`CROSSCUT_WEB_TOKEN`) is not written, since it may be
-used for longer than this job. In an object store there is no such file, since others may read it there.
+user who runs the job. The token in it is made for one run. One that the user has set (`CROSSCUT_WEB_TOKEN`)
+is neither written nor sent by commands: after a crash the file names a port that anybody may have taken.
+In an object store there is no such file, since others may read it there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Endpoint:
 
     Attributes:
         address: A URL, without the token.
-        token: "": the one that the user has set.
+        token: What the page takes from commands, until the job ends.
     """
 
     address: str
@@ -91,7 +92,7 @@ def read_endpoint(directory: str) -> Endpoint:
             )
         data = file.read(BYTES_MAX)
     match _json(data):
-        case {"address": str(address), "token": str(token)} if address.startswith("http://"):
+        case {"address": str(address), "token": str(token)} if token and address.startswith("http://"):
             return Endpoint(address, token)
         case _:
             raise StoreError(f"{path} is not of a job of this release", path=path)

@@ -69,6 +69,8 @@ class Page:
         self._metrics = metrics
         self._can_act = actions is not None
         self._token = chosen_token()
+        # The user's own token may be used for longer than this job, so commands get another one.
+        self._command_token = self._token if VARIABLE not in os.environ else secrets.token_urlsafe(24)
         answers = Answers(
             self._token,
             Shared(self._encoded, clock_s),
@@ -77,6 +79,7 @@ class Page:
             is_local=host in _LOOPBACK,
             url=url,
             in_spark_ui=in_spark_ui,
+            command_token=self._command_token,
         )
         self._url = f"{url.rstrip('/')}/" if url else ""
         self._host = host
@@ -100,8 +103,8 @@ class Page:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where commands of the same user find the page, with its token unless the user has set that."""
-        return Endpoint(self.local_address, "" if os.environ.get(VARIABLE) == self._token else self._token)
+        """Where commands of the same user find the page, with a token of this run."""
+        return Endpoint(self.local_address, self._command_token)
 
     @property
     def link(self) -> str:
