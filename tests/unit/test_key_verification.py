@@ -48,7 +48,7 @@ def test_without_a_key_there_is_nothing_to_verify_with() -> None:
 def test_what_is_no_request_is_answered_no_or_not_at_all_and_the_next_one_is_served() -> None:
     server = VerificationServer(KEY)
     try:
-        for request in (b"", b"{", b"[]", b'{"key_id": 1}', b"x" * (2 * REQUEST_BYTES_MAX)):
+        for request in (b"", b"{", b"[]", b'{"key_id": 1}', b"x" * (2 * REQUEST_BYTES_MAX), b"[" * 4_000):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.connect(server.address)
                 try:

@@ -70,6 +70,21 @@ def test_code_in_state_runs_in_a_child_that_has_neither_key_nor_spark(
     check(opened(tmp_path / "savepoint"))
 
 
+def test_the_child_imports_nothing_from_where_the_driver_happens_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`-m` imports from the working directory first: /tmp, say, where anybody can write a json.py."""
+    store, graph = open_store(str(tmp_path / "job")), visits_graph()
+    checkpoint, claim = job_in(store, graph, "visits", visits_by_task(graph))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "json.py").write_text(f"open({str(tmp_path / 'witness')!r}, 'w')\nraise SystemExit(1)\n")
+    monkeypatch.chdir(shared)
+    files = files_by_child(str(tmp_path / "savepoint"), str(tmp_path / "job"), pack_graph(graph))
+    write_savepoint(tmp_path / "savepoint", checkpoint, claim, store.read_part, write_files=files)
+    assert not (tmp_path / "witness").exists()
+
+
 def test_code_in_state_does_not_run_where_values_are_read(tmp_path: Path) -> None:
     store, graph, checkpoint, _ = attacked(tmp_path, Attack(tmp_path / "witness"))
     store.append(LogIndex(1, 2), checkpoint)

@@ -69,7 +69,8 @@ def written_by_child(order: SavepointOrder, packed_graph: bytes) -> list[RowFile
     """
     text = to_text(order).encode("ascii")
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        # -P: not from the working directory, where others may have put modules, unless the driver does, too.
+        [sys.executable, "-P", "-m", __name__],
         input=_LENGTHS.pack(len(text), len(packed_graph)) + text + packed_graph,
         stdout=subprocess.PIPE,
         env=child_environment(os.environ, sys.path),

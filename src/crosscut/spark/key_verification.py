@@ -51,7 +51,7 @@ class VerificationServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection, suppress(OSError, ValueError):
+            with connection, suppress(OSError, ValueError, RecursionError):
                 connection.settimeout(PATIENCE_S)
                 connection.sendall(b"y" if self._is_right(_received(connection)) else b"n")
 
