@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import crosscut as cc
 from crosscut.connectors import parquet_limits
-from crosscut.connectors.parquet_limits import BATCH_BYTES_MAX, rows_at_once
-from crosscut.connectors.parquet_pages import page_sizes
+from crosscut.connectors.parquet_limits import BATCH_BYTES_MAX, rows_at_once, start_of
+from crosscut.connectors.parquet_pages import pages_of
 from crosscut.errors import ConnectorError
 from crosscut.testing.sources import next_batch, read_source
 
@@ -197,8 +197,9 @@ def test_the_pages_of_a_file_have_the_sizes_that_their_headers_say(
         metadata = parquet.ParquetFile(raw).metadata
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for chunk in map(group.column, range(metadata.num_columns)):
-                start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
-                sizes = list(page_sizes(raw, start, chunk.total_compressed_size))
+                pages = list(pages_of(raw, start_of(chunk), chunk.total_compressed_size))
+                assert [one.is_dictionary for one in pages] == [True] + [False] * (len(pages) - 1)
+                sizes = [one.unpacked_bytes for one in pages]
                 headers = chunk.total_uncompressed_size - sum(sizes)
                 assert 10 * len(sizes) < headers < 15_000 * len(sizes)
 
@@ -216,13 +217,76 @@ def test_a_page_that_is_too_large_is_refused_before_it_is_unpacked(
     assert len(read_source(cc.files.read_parquet(path, columns=["n"]))) == 2_000
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_beginnings_that_values_share_are_counted_in_each_of_them(tmp_path: Path, version: str) -> None:
+    """P8. 463 bytes became 1.2 GB."""
+    texts = ["x" * 300_000] * 4_000
+    options: dict[str, Any] = {
+        "use_dictionary": False,
+        "column_encoding": {"a": "DELTA_BYTE_ARRAY"},
+        "compression": "zstd",
+    }
+    path = written(tmp_path / "in.parquet", {"a": texts}, data_page_version=version, **options)
+    assert path.stat().st_size < 1_000
+    assert rows_of_first_group(path) < 300
+    # Lists of ordinary values are not refused for what they could be.
+    options["column_encoding"] = {"a.list.element": "DELTA_BYTE_ARRAY"}
+    many = written(tmp_path / "many.parquet", {"a": [["some text"] * 500] * 500}, **options)
+    assert len(read_source(cc.files.read_parquet(many))) == 500
+
+
+def test_pages_are_looked_at_from_where_they_are_read_whatever_the_footer_says_of_a_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow takes no dictionary behind the first page of data."""
+    texts = ["a" * 60_000] * 3
+    path = written(tmp_path / "in.parquet", {"a": texts}, compression="zstd")
+    chunk = parquet.ParquetFile(path).metadata.row_group(0).column(0)
+    dictionary, first = chunk.dictionary_page_offset, chunk.data_page_offset
+    assert dictionary == 4
+    assert first < 64
+    data = path.read_bytes()
+    said = bytes((0x26, 2 * first, 0x26, 2 * dictionary))
+    assert data.count(said) == 1
+    path.write_bytes(data.replace(said, bytes((0x26, 2 * dictionary, 0x26, 2 * first))))
+    assert read_source(cc.files.read_parquet(path)) == [{"a": one} for one in texts]
+    monkeypatch.setattr(parquet_limits, "PAGE_BYTES_MAX", 50_000)
+    with pytest.raises(ConnectorError, match=r"in\.parquet: row group 0, column 'a': a page of 60004 bytes"):
+        read_source(cc.files.read_parquet(path))
+
+
+def test_a_dictionary_that_the_footer_does_not_tell_of_is_found(tmp_path: Path) -> None:
+    """P8. Older writers did not tell of it, and neither does whoever wants a reader to run out of memory."""
+    path = written(tmp_path / "in.parquet", {"a": ["x" * 1_000_000] * 1_000}, compression="zstd")
+    chunk = parquet.ParquetFile(path).metadata.row_group(0).column(0)
+    data = path.read_bytes()
+    # Thrift: a byte says how far it is from one field to the next, and of which type that is.
+    said = bytes((0x26, *varint(2 * chunk.data_page_offset), 0x26, 2 * chunk.dictionary_page_offset))
+    before, behind = data.split(said)
+    assert before.count(bytes((0x35, 0x00, 0x06, 0x10))) == 1
+    before = before.replace(bytes((0x35, 0x00, 0x06, 0x10)), bytes((0x35, 0x00, 0x06, 0x00)))
+    changed = before + bytes((0x26, 2 * chunk.dictionary_page_offset, behind[0] + 0x20)) + behind[1:]
+    footer_bytes = int.from_bytes(data[-8:-4], "little") - (len(data) - len(changed))
+    path.write_bytes(changed[:-8] + footer_bytes.to_bytes(4, "little") + changed[-4:])
+    found = parquet.ParquetFile(path)
+    chunk = found.metadata.row_group(0).column(0)
+    assert not chunk.has_dictionary_page
+    assert "RLE_DICTIONARY" not in chunk.encodings
+    assert next(found.iter_batches(1)).num_rows == 1
+    assert rows_of_first_group(path) <= BATCH_BYTES_MAX // 1_000_000
+
+
+def varint(number: int) -> list[int]:
+    return [number] if number < 128 else [number & 127 | 128, *varint(number >> 7)]
+
+
 @given(data=st.binary(max_size=60))
 def test_what_is_no_page_is_an_error(data: bytes) -> None:
     try:
-        sizes = list(page_sizes(io.BytesIO(data), 0, len(data)))
+        pages = list(pages_of(io.BytesIO(data), 0, len(data)))
     except ValueError:
         return
-    assert all(size >= 0 for size in sizes)
+    assert all(page.unpacked_bytes >= 0 for page in pages)
 
 
 def test_a_column_name_used_twice_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """How many rows of a Parquet file may be decoded at once: some bytes can stand for gigabytes.
 
-A value of a dictionary is stored once, and comes out in every row that names it; a list of a hundred
-million equal numbers takes a few bytes.
+A value of a dictionary is stored once, and comes out in every row that names it, and so does the beginning
+that values share; a list of a hundred million equal numbers takes a few bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from io import FileIO
 from typing import Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.parquet_pages import page_sizes
+from crosscut.connectors.parquet_pages import Page, pages_of
 from crosscut.errors import ConnectorError
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
@@ -46,13 +46,13 @@ def rows_at_once(
     """
     found = file.metadata.row_group(group)
     row_count = max(1, found.num_rows)
-    row_bytes = 0.0
+    row_bytes = batch_row_bytes = 0.0
     for index in range(found.num_columns):
         chunk, leaf = found.column(index), file.schema.column(index)
         name = chunk.path_in_schema
         if columns is not None and not any(name == one or name.startswith(f"{one}.") for one in columns):
             continue
-        _check_pages(raw, chunk, group, path)
+        pages = _checked_pages(raw, chunk, group, path)
         values, stored = chunk.num_values / row_count, chunk.total_uncompressed_size / row_count
         if leaf.physical_type in _WIDTHS:
             size = values * _WIDTHS[leaf.physical_type]
@@ -62,8 +62,14 @@ def rows_at_once(
             # Even if every row names a value that is all that is stored.
             size = stored
         else:
-            longest = _longest(file, raw, group, name, rows_max) if _has_dictionary(chunk) else 0
-            size = max(stored, values * min(longest, chunk.total_uncompressed_size))
+            largest_page = max((one.unpacked_bytes for one in pages), default=chunk.total_uncompressed_size)
+            longest = 0
+            if _has_dictionary(chunk) or any(one.is_dictionary for one in pages):
+                longest = min(_longest(file, raw, group, name, rows_max), largest_page)
+            size = max(stored, values * longest)
+            if "DELTA_BYTE_ARRAY" in chunk.encodings or any(one.has_prefixes for one in pages):
+                # A value may repeat all that its page has. It mostly does not, so no row is refused.
+                batch_row_bytes += values * largest_page
         row_bytes += size
         if row_bytes > ROW_BYTES_MAX:
             raise ConnectorError(
@@ -74,20 +80,30 @@ def rows_at_once(
                 column=name,
                 is_permanent=True,
             )
-    return max(1, min(rows_max, int(BATCH_BYTES_MAX / max(row_bytes, 1))))
+    return max(1, min(rows_max, int(BATCH_BYTES_MAX / max(row_bytes + batch_row_bytes, 1))))
 
 
-def _check_pages(raw: Any, chunk: Any, group: int, path: str) -> None:
-    """Raise ConnectorError if a page is too large, whatever the footer says."""
+def start_of(chunk: Any) -> int:
+    """Return where the first page of a column chunk is, as pyarrow finds it."""
+    start, dictionary = int(chunk.data_page_offset), chunk.dictionary_page_offset
+    return int(dictionary) if dictionary is not None and 0 < dictionary < start else start
+
+
+def _checked_pages(raw: Any, chunk: Any, group: int, path: str) -> list[Page]:
+    """Return the pages of a column chunk, none if the footer has to be believed.
+
+    Raises:
+        ConnectorError: A page is too large, whatever the footer says.
+    """
     if chunk.total_uncompressed_size <= PAGE_BYTES_MAX and not isinstance(raw, FileIO):
-        # Over a network it would take a request for each page: there the footer is believed.
-        return
-    start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+        # Over a network it would take a request for each page.
+        return []
     what = f"{path}: row group {group}, column {chunk.path_in_schema!r}"
     try:
-        largest = max(page_sizes(raw, start, chunk.total_compressed_size), default=0)
+        pages = list(pages_of(raw, start_of(chunk), chunk.total_compressed_size))
     except ValueError as error:
         raise ConnectorError(f"{what} is damaged: {error}", path=path, is_permanent=True) from error
+    largest = max((one.unpacked_bytes for one in pages), default=0)
     if largest > PAGE_BYTES_MAX:
         raise ConnectorError(
             f"{what}: a page of {largest} bytes, expected at most {PAGE_BYTES_MAX}: write the file with "
@@ -96,6 +112,7 @@ def _check_pages(raw: Any, chunk: Any, group: int, path: str) -> None:
             column=chunk.path_in_schema,
             is_permanent=True,
         )
+    return pages
 
 
 def _has_dictionary(chunk: Any) -> bool:

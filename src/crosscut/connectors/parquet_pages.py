@@ -6,17 +6,35 @@ What the footer says of them is not enough: pyarrow believes the header of each 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 _HEADER_BYTES = 512
 _HEADER_BYTES_MAX = 16 * 1024 * 1024
 """It may hold the smallest and the largest value of its page."""
 
-_UNPACKED, _PACKED = 2, 3
+_KIND, _UNPACKED, _PACKED = 1, 2, 3
+_DICTIONARY = 2
+_DELTA_BYTE_ARRAY = 7
+_ENCODINGS = {5: 2, 8: 4}
+"""The fields with the header of a data page, of both versions, and where each has its encoding."""
 
 
-def page_sizes(raw: Any, start: int, size: int) -> Iterator[int]:
-    """Yield the unpacked sizes of the pages of a column chunk.
+class Page(NamedTuple):
+    """What the header of a page says.
+
+    Attributes:
+        unpacked_bytes: Of its content.
+        is_dictionary: Its values are named by others.
+        has_prefixes: Its values share their beginnings: each says how much of the one before it repeats.
+    """
+
+    unpacked_bytes: int
+    is_dictionary: bool
+    has_prefixes: bool
+
+
+def pages_of(raw: Any, start: int, size: int) -> Iterator[Page]:
+    """Yield the pages of a column chunk.
 
     Args:
         raw: The file; it is moved to another place.
@@ -28,21 +46,21 @@ def page_sizes(raw: Any, start: int, size: int) -> Iterator[int]:
     """
     at = start
     while at < start + size:
-        unpacked, packed, header = _header(raw, at, start + size - at)
-        yield unpacked
-        at += header + packed
+        page, length = _page(raw, at, start + size - at)
+        yield page
+        at += length
 
 
-def _header(raw: Any, at: int, left: int) -> tuple[int, int, int]:
-    """Return the unpacked and packed sizes of a page, and that of its header."""
+def _page(raw: Any, at: int, left: int) -> tuple[Page, int]:
+    """Return a page, and the packed size of it and its header."""
     length = _HEADER_BYTES
     while True:
         raw.seek(at)
         data = raw.read(min(length, left))
         try:
-            sizes: dict[int, int] = {}
-            end = _struct(data, 0, sizes)
-            unpacked, packed = sizes[_UNPACKED], sizes[_PACKED]
+            found: dict[tuple[int, ...], int] = {}
+            end = _struct(data, 0, found)
+            unpacked, packed = found[_UNPACKED,], found[_PACKED,]
         except KeyError as error:
             raise ValueError(f"the header of the page at byte {at} says no size") from error
         except (IndexError, RecursionError) as error:
@@ -56,14 +74,24 @@ def _header(raw: Any, at: int, left: int) -> tuple[int, int, int]:
             raise ValueError(f"there is no header of a page at byte {at}") from error
         if unpacked < 0 or packed < 0:
             raise ValueError(f"the page at byte {at} has a size below 0")
-        return unpacked, packed, end
+        encodings = {found.get(where) for where in _ENCODINGS.items()}
+        page = Page(unpacked, found.get((_KIND,)) == _DICTIONARY, _DELTA_BYTE_ARRAY in encodings)
+        return page, end + packed
 
 
 # Thrift's compact protocol.
+_STRUCT = 12
 
 
-def _struct(data: bytes, at: int, numbers: dict[int, int] | None = None) -> int:
-    """Return where the struct at `at` ends; put its numbers into `numbers`, by field."""
+def _struct(
+    data: bytes, at: int, numbers: dict[tuple[int, ...], int] | None = None, within: tuple[int, ...] = ()
+) -> int:
+    """Return where the struct at `at` ends; put its numbers, and those of structs in it, into `numbers`.
+
+    Args:
+        numbers: By the fields that lead to them.
+        within: The fields that lead to this struct.
+    """
     field = 0
     while (head := data[at]) != 0:
         at += 1
@@ -75,7 +103,9 @@ def _struct(data: bytes, at: int, numbers: dict[int, int] | None = None) -> int:
         if kind in (4, 5, 6):
             value, at = _number(data, at)
             if numbers is not None:
-                numbers[field] = value
+                numbers[*within, field] = value
+        elif kind == _STRUCT and numbers is not None and not within:
+            at = _struct(data, at, numbers, (field,))
         else:
             at = _skipped(data, at, kind)
     return at + 1
@@ -92,7 +122,7 @@ def _skipped(data: bytes, at: int, kind: int) -> int:
         case 8:
             size, at = _unsigned(data, at)
             return at + size
-        case 12:
+        case _ if kind == _STRUCT:
             return _struct(data, at)
         case _:
             raise ValueError(f"byte {at} of the header of a page: there is no field of kind {kind}")
