@@ -1,8 +1,9 @@
 """What is refused before a job starts."""
 
+import os
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -53,6 +54,27 @@ def test_a_checkpoint_directory_of_another_user_is_refused_if_strict(
     monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(SettingsError, match="belongs to user id"):
         check_checkpoint_dir_is_private(str(tmp_path), strict=True)
+
+
+def test_a_directory_that_goes_while_it_is_looked_at_is_nothing_to_complain_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that runs removes directories of parts."""
+    for name in ("gone", "open"):
+        (tmp_path / name).mkdir()
+    look = os.stat
+
+    def stat(path: str, **of: Any) -> os.stat_result:
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(path)
+        return look(path, **of)
+
+    monkeypatch.setattr("os.stat", stat)
+    monkeypatch.setattr("os.path.isdir", lambda path: True)
+    check_origin_is_private(tmp_path, strict=True)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(SettingsError, match="open belongs to"):
+        check_origin_is_private(tmp_path, strict=True)
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/checkpoints", "/no/such/directory"])

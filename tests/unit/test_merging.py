@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import crosscut as cc
 from crosscut.cli import program
 from crosscut.connectors import committed_files as module
+from crosscut.connectors import merged_content, parquet_limits
 from crosscut.connectors.committed_files import committed_files
 from crosscut.connectors.committed_output import committed_output
 from crosscut.connectors.merging import OutputFile, bins, groups, merges_done
@@ -134,6 +135,36 @@ def test_parquet_is_merged_by_schema_and_within_each_directory(tmp_path: Path) -
     }
     (path,) = tmp_path.glob("k=1/*.parquet")
     assert library.ParquetFile(path).metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_small_parquet_that_holds_large_tables_is_merged_in_pieces_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8. A few hundred bytes are gigabytes, and whoever can write output may put them there."""
+    library = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
+    committed(cc.files.parquet(tmp_path, {"a": "string"}, codec="zstd"), [[("x" * 100_000,)] * 50] * 2)
+    monkeypatch.setattr(parquet_limits, "BATCH_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(merged_content, "_ROW_GROUP_BYTES", 1_000_000)
+    monkeypatch.setattr(parquet_limits, "PAGE_BYTES_MAX", 50_000)
+    before = names_in(tmp_path)
+    with pytest.raises(ConnectorError, match=r"\.parquet: row group 0, column 'a': a page of 1000\d\d bytes"):
+        cc.files.compact(tmp_path, older_than=NOW)
+    assert names_in(tmp_path) == before
+    monkeypatch.setattr(parquet_limits, "PAGE_BYTES_MAX", 1_000_000)
+    assert len(cc.files.compact(tmp_path, older_than=NOW)) == 1
+    (path,) = tmp_path.glob("*.parquet")
+    found = library.ParquetFile(path)
+    assert found.metadata.num_row_groups >= 10
+    assert found.read().to_pylist() == [{"a": "x" * 100_000}] * 100
+
+
+def test_a_file_without_a_first_line_is_no_csv_with_a_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_content, "LINE_BYTES_MAX", 10_000)
+    committed(cc.files.csv(tmp_path, ["a" * 20_000]), [[("x",)], [("y",)]])
+    with pytest.raises(ConnectorError, match=r"\.csv: the first line is longer than 10000 bytes"):
+        cc.files.compact(tmp_path, older_than=NOW, csv_header=True)
 
 
 def test_csv_is_merged_only_if_somebody_says_what_its_first_lines_are(tmp_path: Path) -> None:

@@ -200,6 +200,18 @@ def test_a_registry_that_never_comes_to_an_end_has_one_deadline(
         cc.kafka.SchemaRegistry(slow.url).schema(1)
 
 
+def test_a_handshake_of_tls_that_never_comes_to_an_end_has_the_same_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P8. A record of 16 KiB, one byte at a time."""
+    monkeypatch.setattr(registry_module, "TIMEOUT_S", 0.5)
+    with (
+        Misbehaving(b"\x16\x03\x03\x40\x00", *[b"x"] * 100, pause_s=0.05) as slow,
+        pytest.raises(SchemaUnavailable, match=r"does not answer: no whole answer within 0\.5 s"),
+    ):
+        cc.kafka.SchemaRegistry(slow.url.replace("http:", "https:")).schema(1)
+
+
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8."""
     monkeypatch.setattr(registry_module, "ANSWER_BYTES_MAX", 100_000)

@@ -51,20 +51,19 @@ def answer_to(
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        connection = http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    connection = http.client.HTTPConnection(host, port)
     path = parts.path or "/"
     deadline_s = time.monotonic() + timeout_s
-    connection.connect()
     # A response takes the socket over, so it is kept here.
-    late = Timer(max(0.0, deadline_s - time.monotonic()), _hang_up, (connection.sock,))
+    connected = _connected(host, port, timeout_s, is_secure=parts.scheme == "https")
+    connection.sock = connected
+    late = Timer(max(0.0, deadline_s - time.monotonic()), _hang_up, (connected,))
     late.daemon = True
     late.start()
     try:
+        if isinstance(connected, ssl.SSLSocket):
+            connected.do_handshake()
         method = "GET" if body is None else "POST"
         connection.request(
             method,
@@ -85,6 +84,20 @@ def answer_to(
     finally:
         late.cancel()
         connection.close()
+
+
+def _connected(host: str, port: int, timeout_s: float, *, is_secure: bool) -> socket.socket:
+    """Return a connection; the handshake of TLS is still to come, since a server can make it last."""
+    connected = socket.create_connection((host, port), timeout_s)
+    if not is_secure:
+        return connected
+    try:
+        return ssl.create_default_context().wrap_socket(
+            connected, server_hostname=host, do_handshake_on_connect=False
+        )
+    except BaseException:
+        connected.close()
+        raise
 
 
 def _hang_up(connected: socket.socket) -> None:

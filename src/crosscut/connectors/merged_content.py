@@ -14,11 +14,14 @@ from typing import IO, Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.file_encoders import SUFFIXES, Compression, packer
+from crosscut.connectors.lines import LINE_BYTES_MAX
+from crosscut.connectors.parquet_limits import rows_at_once
 from crosscut.connectors.stage import file_below
 from crosscut.connectors.zstd import ZstdFile
 from crosscut.errors import ConnectorError
 
 _ROW_GROUP_ROWS = 131_072
+_ROW_GROUP_BYTES = 256 * 1024 * 1024
 _COPY_BYTES = 1024 * 1024
 _PACKED = {suffix: compression for compression, suffix in SUFFIXES.items()}
 
@@ -71,7 +74,7 @@ class Lines(Contents):
         for path in paths:
             found = self._content(path)
             if self._has_header:
-                first, found = _first_line(found)
+                first, found = _first_line(found, self._root / path)
                 if header is None:
                     yield first
                 elif first != header:
@@ -98,11 +101,17 @@ class Lines(Contents):
                 ) from error
 
 
-def _first_line(content: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+def _first_line(content: Iterator[bytes], path: Path) -> tuple[bytes, Iterator[bytes]]:
     """Return the first line, and all that comes after it."""
     read = b""
     while b"\n" not in read and (data := next(content, b"")):
         read += data
+        if len(read) > LINE_BYTES_MAX:
+            raise ConnectorError(
+                f"{path}: the first line is longer than {LINE_BYTES_MAX} bytes, so it is no header; take "
+                f"the file away",
+                path=str(path),
+            )
     line, newline, rest = read.partition(b"\n")
     return line + newline, chain((rest,), content)
 
@@ -117,19 +126,27 @@ class Tables(Contents):
 
     def write(self, paths: Sequence[str], file: IO[bytes]) -> None:
         arrow, library = required("pyarrow", "parquet"), required("pyarrow.parquet", "parquet")
-        rows: list[Any] = []
+        batches: list[Any] = []
+        count = size_bytes = 0
         with library.ParquetWriter(file, self._schema, compression=self._codec) as writer:
-            for path in paths:
-                with (
-                    BufferedReader(file_below(self._root, path)) as source,
-                    library.ParquetFile(source) as found,
-                ):
-                    rows.append(found.read(use_threads=False))
-                if sum(one.num_rows for one in rows) >= _ROW_GROUP_ROWS:
-                    writer.write_table(arrow.concat_tables(rows), _ROW_GROUP_ROWS)
-                    rows = []
-            if rows:
-                writer.write_table(arrow.concat_tables(rows), _ROW_GROUP_ROWS)
+            for batch in self._batches(paths, library):
+                batches.append(batch)
+                count, size_bytes = count + batch.num_rows, size_bytes + batch.nbytes
+                if count >= _ROW_GROUP_ROWS or size_bytes >= _ROW_GROUP_BYTES:
+                    writer.write_table(arrow.Table.from_batches(batches), _ROW_GROUP_ROWS)
+                    batches, count, size_bytes = [], 0, 0
+            if batches:
+                writer.write_table(arrow.Table.from_batches(batches), _ROW_GROUP_ROWS)
+
+    def _batches(self, paths: Sequence[str], library: Any) -> Iterator[Any]:
+        """Yield the rows, a bounded number at a time: small files may hold large ones."""
+        for path in paths:
+            with file_below(self._root, path) as source, library.ParquetFile(source) as found:
+                for group in range(found.metadata.num_row_groups):
+                    at_once = rows_at_once(
+                        found, source, group, None, _ROW_GROUP_ROWS, str(self._root / path)
+                    )
+                    yield from found.iter_batches(at_once, row_groups=[group], use_threads=False)
 
 
 def contents_of(root: Path, paths: Sequence[str], csv_header: bool | None) -> Iterator[Contents]:

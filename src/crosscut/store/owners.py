@@ -8,9 +8,6 @@ from collections.abc import Iterator
 
 from crosscut.urls import local_path
 
-_ENTRIES_MAX = 10_000
-"""Directories that are looked at, of one that has more."""
-
 
 def foreign_write(url: str, within: tuple[str, ...] | None = None) -> str:
     """Return why other users can write to the local directory at `url` or below it; "" if they can't.
@@ -23,9 +20,13 @@ def foreign_write(url: str, within: tuple[str, ...] | None = None) -> str:
         return ""
     inside = _below(directory) if within is None else (os.path.join(directory, one) for one in within)
     for path in (directory, *inside):
-        if not os.path.isdir(path):
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            # A job that runs removes directories.
             continue
-        found = os.stat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            continue
         mode = stat.S_IMODE(found.st_mode)
         if found.st_uid == os.geteuid() and not mode & 0o022:
             continue
@@ -37,10 +38,5 @@ def foreign_write(url: str, within: tuple[str, ...] | None = None) -> str:
 
 
 def _below(directory: str) -> Iterator[str]:
-    count = 0
     for path, names, _ in os.walk(directory):
-        for name in names:
-            yield os.path.join(path, name)
-            count += 1
-            if count >= _ENTRIES_MAX:
-                return
+        yield from (os.path.join(path, name) for name in names)
