@@ -198,6 +198,11 @@ class Task:
         return self._reading.wait_ms if self._reading is not None else 0.0
 
     @property
+    def is_drained(self) -> bool:
+        """Whether a source has read all that there is."""
+        return self._reading is not None and self._reading.is_drained
+
+    @property
     def has_work(self) -> bool:
         """Whether `run` would do something now. A source that has to wait says so by `wait_ms`."""
         if self.chain.is_midway:

@@ -233,7 +233,8 @@ class TaskRunner:
         if wait_ns:
             self._rests = RESTS_MAX
             return ended_ns + max(wait_ns, REST_NS)
-        if is_filled or not self._rests or self.task.chain.is_midway:
+        # One that has read all ends at once: a micro-batch takes a source that rests for one that waits.
+        if is_filled or not self._rests or self.task.chain.is_midway or self.task.is_drained:
             if is_filled:
                 self._rests = 0
             return 0
