@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from itertools import product
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -52,6 +55,35 @@ def test_values_are_written_exactly(encode: Encode, value: Any) -> None:
     """P10."""
     expected = {"1": "a"} if value == {1: "a"} else value
     assert repr(json.loads(encode(value))) == repr(expected)
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize(
+    "time_of_day", [time(12, 30), time(12, 30, 1, 5), time(23, 59, 59, 999_999)], ids=str
+)
+@pytest.mark.parametrize(
+    ("year", "zone"),
+    [
+        *product(
+            (1, 1850, 1971, 1999, 2026),
+            (ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns"), timezone.utc, None),
+        ),
+        (1, timezone(timedelta(minutes=-1, seconds=-1))),
+        (1999, timezone(timedelta(minutes=-1, seconds=-1))),
+    ],
+    ids=str,
+)
+def test_datetimes_keep_the_seconds_of_their_offset(
+    encode: Encode, year: int, zone: Any, time_of_day: time
+) -> None:
+    """P10: local mean time has them; orjson cuts them."""
+    found = datetime.combine(date(year, 6, 1), time_of_day, zone)
+    value = [{"at": found, "day": date(year, 6, 1), "time": time_of_day}, Point(0.5), None]
+    assert json.loads(encode(value)) == [
+        {"at": found.isoformat(), "day": f"{year:04}-06-01", "time": time_of_day.isoformat()},
+        {"x": 0.5},
+        None,
+    ]
 
 
 @pytest.mark.parametrize("encode", ENCODERS)

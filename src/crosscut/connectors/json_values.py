@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time
 from enum import Enum
 from reprlib import repr as shortened
 from typing import Any, TypeVar
@@ -38,7 +40,7 @@ def dumped(value: Any) -> bytes:
     # orjson writes NaN and infinity as null. Where there is no null there is nothing to check.
     if b"null" in data:
         check_finite(value)
-    return data
+    return with_whole_offsets(value) if may_have_cut_offsets(data) else data
 
 
 def all_dumped(values: Sequence[Any]) -> list[bytes | None]:
@@ -55,7 +57,28 @@ def all_dumped(values: Sequence[Any]) -> list[bytes | None]:
     for value, data in zip(values, found, strict=True):
         if data is not None and b"null" in data:
             _named(check_finite, value)
+    if may_have_cut_offsets(b"".join(filter(None, found))):
+        return [None if value is None else _named(dumped, value) for value in values]
     return found
+
+
+def may_have_cut_offsets(data: bytes) -> bool:
+    """Whether `data`, which orjson has made, may lack seconds of the offset of a datetime.
+
+    orjson writes only hours and minutes. Zones had offsets with seconds until 1972.
+    """
+    return _EARLY_LOCAL.search(data) is not None
+
+
+def with_whole_offsets(value: Any) -> bytes:
+    """Return `value`, which orjson has taken, as JSON in which offsets have their seconds."""
+    return orjson.dumps(value, default=_iso, option=orjson.OPT_PASSTHROUGH_DATETIME)
+
+
+def _iso(value: Any) -> str:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    raise TypeError
 
 
 def _named(function: Callable[[Any], Returned], value: Any) -> Returned:
@@ -99,3 +122,6 @@ def _contents(value: Any) -> Any:
 
 
 _FINITE_ONLY = json.JSONEncoder(allow_nan=False, default=_contents)
+
+# Of a year before 2000, and not of UTC.
+_EARLY_LOCAL = re.compile(rb'T(?<="[01]...-..-..T)..:..:..(?:\.......)?[+-](?!00:00")')

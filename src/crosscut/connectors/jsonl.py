@@ -14,7 +14,7 @@ import orjson
 
 from crosscut.connectors.file_encoders import Compression, FileEncoder, Plain
 from crosscut.connectors.file_sink import FileSink, checked_compression, sink_directory
-from crosscut.connectors.json_values import check_finite, dumped
+from crosscut.connectors.json_values import check_finite, dumped, may_have_cut_offsets
 from crosscut.connectors.partitions import PARTITIONS_MAX, Divider, Division, layout_of, undivided
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import Sink
@@ -124,7 +124,7 @@ def encoded_lines(records: Sequence[Any], directory: str) -> bytes:
     spaced[::2] = records
     try:
         encoded = orjson.dumps(spaced)[1:-1].replace(b",\n,", b"\n") + b"\n"
-        is_complete = encoded.count(b"\n") == len(records)
+        is_complete = encoded.count(b"\n") == len(records) and not may_have_cut_offsets(encoded)
     except orjson.JSONEncodeError:
         is_complete = False
     if not is_complete:
