@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -243,6 +244,14 @@ def test_what_is_to_be_published_has_to_follow_what_is_published() -> None:
     assert published(5).leads_to([]), "nothing is to be published"
     assert not published(5).leads_to(chain)
     assert not published(2).leads_to(chain)
+
+
+def test_what_was_dropped_is_no_gap_unless_it_is_known_to_be_committed() -> None:
+    """P6, P7: 2 was the newest that was committed when 3 and 4 were staged, and 3 is dropped."""
+    chain = [replace(transaction(4, "t3"), before=("t2",))]
+    assert published(2).leads_to(chain, CheckpointId(2))
+    assert not published(2).leads_to(chain, CheckpointId(3)), "3 is lost there"
+    assert not published(1).leads_to(chain, CheckpointId(1))
 
 
 STEPS: Mapping[tuple[bool, bool, bool, bool], Step] = {

@@ -101,7 +101,9 @@ class StagedFiles(SinkWriter):
         self._divide = divide
         self._open: OpenTransaction | None = None
         self._unprepared: dict[str, OpenTransaction] = {}
-        self._newest = ""
+        # The newest transaction of which it is known that it is published, and all after it, in order. Shared
+        # by both threads: each changes it by one operation on a list.
+        self._chain: list[str] = []
 
     # Beginning.
 
@@ -117,8 +119,8 @@ class StagedFiles(SinkWriter):
         except OSError as error:
             raise failed("begin in", self._stage_path, error) from error
         self._stage = workplace.stage
-        self._newest = checked[-1].staged if checked else workplace.ledger.published.last
         self._publish(workplace, checked)
+        self._begin_chain(checked[-1].staged if checked else workplace.ledger.published.last)
         try:
             for name in workplace.stage.names():
                 epoch = self._names.epoch_of_staged(name)
@@ -136,7 +138,7 @@ class StagedFiles(SinkWriter):
         checked = [self._names.checked(one, str(self._directory)) for one in handles]
         try:
             stage = self._stage = self._storage.stage(self._names.stage)
-            self._newest = checked[-1].staged if checked else joined(self._storage.ledgers(stage)).last
+            self._begin_chain(checked[-1].staged if checked else joined(self._storage.ledgers(stage)).last)
         except OSError as error:
             raise failed("begin in", self._stage_path, error) from error
 
@@ -156,6 +158,9 @@ class StagedFiles(SinkWriter):
                     stage.remove(name)
         except OSError as error:
             raise failed("look into", self._stage_path, error) from error
+
+    def _begin_chain(self, published: str) -> None:
+        self._chain = [published] if published else []
 
     def _begun(self, permit: CommitPermit | None, handles: list[Handle]) -> _Workplace:
         for _ in range(_BEGIN_ATTEMPTS):
@@ -206,7 +211,8 @@ class StagedFiles(SinkWriter):
         ]
         check_history(context, permit, found)
         known = joined(others)
-        if handles is not None and not known.leads_to(handles):
+        committed = permit.committed if permit is not None else CheckpointId(0)
+        if handles is not None and not known.leads_to(handles, committed):
             raise HistoryError(
                 f"{self._directory}: task {context.task} of sink {context.sink_uid!r} has committed "
                 f"{known.last} (epoch {known.epoch}, driver {known.driver!r}, checkpoint {known.through}) "
@@ -230,7 +236,7 @@ class StagedFiles(SinkWriter):
         if not records:
             return
         transaction = self._open or OpenTransaction(
-            self._newest,
+            tuple(self._chain),
             self._storage,
             self._staging(),
             self._names.new_staged,
@@ -245,7 +251,7 @@ class StagedFiles(SinkWriter):
         finally:
             if transaction.name and self._open is None:
                 self._open = self._unprepared[transaction.name] = transaction
-                self._newest = transaction.name
+                self._chain.append(transaction.name)
 
     def rotate(self, checkpoint_id: CheckpointId) -> OpenTransaction | None:
         """Detach the open files. Costs nothing: what is buffered is flushed by `prepare`."""
@@ -269,7 +275,8 @@ class StagedFiles(SinkWriter):
         invariant(checkpoint_id is not None, f"{transaction.name} was not rotated")
         parts = transaction.stored()
         self._unprepared.pop(transaction.name, None)
-        return self._names.handle(parts, transaction.after, checkpoint_id)
+        *before, after = transaction.chain or ("",)
+        return self._names.handle(parts, after, checkpoint_id, before)
 
     # Committing.
 
@@ -279,7 +286,10 @@ class StagedFiles(SinkWriter):
         Whoever commits first wins and everybody else finds it done: a crash at any line, a repetition
         and a zombie of an older epoch all end in the same files.
         """
-        self._publish(self._recovered(), self._all_checked(permit, handles))
+        checked = self._all_checked(permit, handles)
+        self._publish(self._recovered(), checked)
+        if checked and checked[-1].staged in self._chain:
+            del self._chain[: self._chain.index(checked[-1].staged)]
 
     def pending_records(self, handles: Sequence[JSON]) -> Iterator[dict[str, str | int]]:
         """Yield the staged files, each a complete file of the format of the sink."""

@@ -72,12 +72,15 @@ class Handle:
         staged: Name of its first file in the stage of the task: what the transaction is called.
         after: That of the transaction before it, "" if it is the first.
         files: One at least.
+        before: Those before `after`, the newest that was committed first, if `after` was not committed yet:
+            it may be dropped.
     """
 
     staged: str
     after: str
     checkpoint_id: CheckpointId
     files: tuple[HandleFile, ...]
+    before: tuple[str, ...] = ()
 
     @property
     def record_count(self) -> int:
@@ -140,7 +143,13 @@ class TaskNames:
         found = _STAGED.fullmatch(name)
         return Epoch(int(found["epoch"])) if found else None
 
-    def handle(self, parts: Sequence[StagedPart], after: str, checkpoint_id: CheckpointId) -> JSON:
+    def handle(
+        self,
+        parts: Sequence[StagedPart],
+        after: str,
+        checkpoint_id: CheckpointId,
+        before: Sequence[str] = (),
+    ) -> JSON:
         """Return the handle of a transaction that this task has staged in this epoch."""
         files: list[JSON] = [
             {
@@ -160,6 +169,8 @@ class TaskNames:
         ]
         handle: dict[str, JSON] = {"after": after}
         handle.update(files[0])  # type: ignore[arg-type]
+        if before:
+            handle["before"] = list(before)
         return handle | {"more": files[1:]} if files[1:] else handle
 
     def checked(self, handle: JSON, directory: str) -> Handle:
@@ -170,7 +181,7 @@ class TaskNames:
         """
         match handle:
             case {"after": str(after), **first}:
-                more = first.get("more", [])
+                more, before = first.get("more", []), _texts(first.get("before", []))
                 entries: list[JSON] = [handle, *more] if isinstance(more, list) else []
                 found = [
                     one
@@ -178,9 +189,9 @@ class TaskNames:
                     if (one := self._checked_file(entry, after, number)) is not None
                 ]
                 ids = {n for _, n in found}
-                if len(found) == len(entries) and len(ids) == 1:
+                if before is not None and len(found) == len(entries) and len(ids) == 1:
                     files = tuple(file for file, _ in found)
-                    return Handle(files[0].staged, after, ids.pop(), files)
+                    return Handle(files[0].staged, after, ids.pop(), files, before)
             case _:
                 pass
         raise ConnectorError(
@@ -297,6 +308,14 @@ def merged_name(first: CheckpointId, last: CheckpointId, uid: str, digest: str, 
     return f"merged-{first:012d}-{last:012d}-{uid}-{digest}.{suffix}"
 
 
+def _texts(found: JSON) -> tuple[str, ...] | None:
+    """Return `found`, if it is a list of texts."""
+    if not isinstance(found, list):
+        return None
+    texts = tuple(one for one in found if isinstance(one, str))
+    return texts if len(texts) == len(found) else None
+
+
 def staged_by(handle: JSON, sink_uid: str) -> tuple[Lineage, TaskId] | None:
     """Return which task has staged a transaction, None if it is not one of sink `sink_uid`."""
     match handle:
@@ -352,16 +371,21 @@ class Published:
         newer = self if self.through >= other.through else other
         return replace(newer, missing=frozenset(missing))
 
-    def leads_to(self, handles: Sequence[Handle]) -> bool:
+    def leads_to(self, handles: Sequence[Handle], committed: CheckpointId = CheckpointId(0)) -> bool:
         """Whether these are the transactions that come next, some of which may be published already.
 
         They are all that a checkpoint has to publish, in order, so the newest that is published is one of
-        them, or the one before the first. If it is neither, they belong to another history: two
-        drivers may go on from one checkpoint, with the same ids.
+        them, or the one before the first; or the ones in between were dropped. If it is none of these, they
+        belong to another history: two drivers may go on from one checkpoint, with the same ids.
+
+        Args:
+            committed: The newest transaction that is known to be published, so it was not dropped.
         """
         if not handles or not self.last:
             return True
-        return handles[0].after == self.last or any(one.staged == self.last for one in handles)
+        if handles[0].after == self.last or any(one.staged == self.last for one in handles):
+            return True
+        return self.last in handles[0].before and self.through >= committed
 
 
 class Step(Enum):

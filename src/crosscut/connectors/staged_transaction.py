@@ -43,7 +43,7 @@ class OpenTransaction:
     """Not safe for concurrent use: first `add`, then, perhaps in another thread, `stored`.
 
     Args:
-        after: Name of the transaction before it.
+        chain: Names of those before it, the newest that is known to be published first.
         new_name: Makes names for staged files that nobody has used.
         divide: Says which records go where.
 
@@ -54,7 +54,7 @@ class OpenTransaction:
 
     def __init__(
         self,
-        after: str,
+        chain: tuple[str, ...],
         storage: Storage,
         stage: AnyStage,
         new_name: Callable[[], str],
@@ -62,7 +62,7 @@ class OpenTransaction:
         divide: Divider,
         layout: Layout,
     ) -> None:
-        self.after = after
+        self.chain = chain
         self.checkpoint_id: CheckpointId | None = None
         self._storage = storage
         self._stage = stage

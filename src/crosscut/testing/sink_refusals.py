@@ -6,6 +6,7 @@ from typing import Any
 
 from crosscut.errors import RefusedRecordError
 from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON
 from crosscut.testing.sink_targets import (
     SinkTarget,
     open_writer,
@@ -70,3 +71,34 @@ def check_prepared_records_can_be_shown(target: SinkTarget) -> None:
     require_visible(target, [])
     open_writer(target.sink, 2, restore=2, handles=handles).close()
     require_visible(target, target.records(0, 5))
+
+
+def check_dropped_output_is_never_visible_and_all_other_is(target: SinkTarget) -> None:
+    """Any of several pending transactions may be dropped: they don't come again, and the job goes on."""
+    writer = open_writer(target.sink, 1)
+    expected: list[Any] = []
+    checkpoint_id = written = 0
+    epoch = 1
+    # The oldest, one in between, the newest, several; each beside others that are kept.
+    for drops in ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)):
+        checkpoint_id += 1
+        known = checkpoint_id
+        handle = stage(writer, target.records(written, written + 2), known)
+        writer.commit(permit(known, epoch), [handle])
+        expected += target.records(written, written + 2)
+        written += 2
+        handles: list[JSON] = []
+        for number in range(3):
+            checkpoint_id += 1
+            records = target.records(written, written + 2)
+            handle = stage(writer, records, checkpoint_id)
+            written += 2
+            if number not in drops:
+                handles.append(handle)
+                expected += records
+        for _ in range(2):
+            writer.close()
+            epoch += 1
+            writer = open_writer(target.sink, epoch, restore=checkpoint_id, handles=handles, committed=known)
+            require_visible(target, expected, f"with {drops} of three dropped")
+    writer.close()

@@ -33,6 +33,7 @@ from crosscut.testing.sink_histories import (
 )
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
+    check_dropped_output_is_never_visible_and_all_other_is,
     check_prepared_records_can_be_shown,
     check_the_others_are_written_if_refused_records_are_set_aside,
 )
@@ -299,6 +300,7 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_a_refused_record_never_gets_past_prepare,
     check_the_others_are_written_if_refused_records_are_set_aside,
     check_prepared_records_can_be_shown,
+    check_dropped_output_is_never_visible_and_all_other_is,
     check_a_system_that_never_answers_is_an_error,
     check_random_lives,
 )
