@@ -215,7 +215,11 @@ def test_posts_to_a_receiver_that_honours_keys_conform(
     """F1, F2, F4, F6, F8, C1, I1, I2, I3."""
     sink = cc.http.sink(server.url, honours_keys=True, batch_records=batch_records)
     target = SinkTarget(
-        sink, server.records, lambda i: {"i": i, "text": "ü\n" * (i % 3)}, shown=lambda one: one
+        sink,
+        server.records,
+        lambda i: {"i": i, "text": "ü\n" * (i % 3)},
+        refused=lambda i: ({i}, float("nan"), {1: i, "1": i})[i],
+        shown=lambda one: one,
     )
     check(target)
 

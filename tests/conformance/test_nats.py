@@ -254,6 +254,8 @@ def test_the_sink_conforms(check: Callable[[SinkTarget], None], server: NatsServ
         sink,
         lambda: texts(server, stream),
         backup=server.backup,
+        # Too large for the server.
+        refused=lambda i: "x" * (2**20 + i),
         shown=lambda message: message["data"].decode(),
     )
     check(target)

@@ -66,7 +66,7 @@ def test_values_are_written_exactly(encode: Encode, value: Any) -> None:
     [
         *product(
             (1, 1850, 1971, 1999, 2026),
-            (ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns"), timezone.utc, None),
+            (ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns"), UTC, None),
         ),
         (1, timezone(timedelta(minutes=-1, seconds=-1))),
         (1999, timezone(timedelta(minutes=-1, seconds=-1))),
