@@ -308,7 +308,7 @@ def merged_name(first: CheckpointId, last: CheckpointId, uid: str, digest: str, 
     return f"merged-{first:012d}-{last:012d}-{uid}-{digest}.{suffix}"
 
 
-def _texts(found: JSON) -> tuple[str, ...] | None:
+def _texts(found: object) -> tuple[str, ...] | None:
     """Return `found`, if it is a list of texts."""
     if not isinstance(found, list):
         return None
