@@ -6,7 +6,7 @@ On a real broker that makes topics by itself as soon as somebody names one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,9 @@ import pytest
 import crosscut as cc
 from crosscut.connectors.kafka import watch
 from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
-from crosscut.interfaces import Source, Split
+from crosscut.ids import CheckpointId
+from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter, Source, Split
+from crosscut.refused_records import SinkWithDeadLetters
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
     check_prepared_records_can_be_shown,
@@ -241,3 +243,51 @@ def test_brokers_that_never_answer_are_an_error(broker: KafkaBroker) -> None:
                 stalls=[partial(stall, slow=False), partial(stall, slow=True)],
             )
         )
+
+
+class RefusesAtCommit(SinkWriter):
+    """Its system answers only when everything is there for all to see, and refuses all."""
+
+    def __init__(self) -> None:
+        self.open: list[Any] = []
+
+    def write(self, records: list[Any]) -> None:
+        self.open += records
+
+    def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
+        records, self.open = self.open, []
+        return records or None
+
+    def prepare(self, transaction: Any) -> JSON:
+        return {"records": transaction}
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            for record in handle["records"]:
+                self.refuse(record, "answered 422")
+
+    def commit(self, permit: CommitPermit, handles: Sequence[Any]) -> None:
+        self.recover(permit, handles)
+
+
+class Hook(Sink[Any]):
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return RefusesAtCommit()
+
+
+def test_letters_of_a_restored_checkpoint_reach_their_topic(broker: KafkaBroker) -> None:
+    """P6, F1: the process died after its checkpoint was complete, before its system was asked."""
+    topic = new(broker)
+    letters = cc.kafka.sink(broker.servers, topic, value=lambda letter: letter.record)
+    sink = SinkWithDeadLetters(Hook(), letters)
+    uid = "u" * 64
+    writer = open_writer(sink, 1, sink_uid=uid)
+    handle = stage(writer, ["a"], 1)
+    writer.close()
+    writer = open_writer(sink, 2, restore=1, handles=[handle], sink_uid=uid)
+    assert texts(broker, topic) == ["a"]
+    writer.commit(permit(2, 2), [stage(writer, ["b"], 2)])
+    handle = stage(writer, ["c"], 3)
+    writer.close()
+    open_writer(sink, 3, restore=3, handles=[handle], sink_uid=uid).close()
+    assert texts(broker, topic) == ["a", "b", "c"]
