@@ -242,7 +242,8 @@ def _is_of_program(module: str) -> bool:
     }:
         return False
     # A directory of `pip install --target`, say, which is on PYTHONPATH.
-    return next(path.parents[module.count(".") + (path.stem == "__init__")].glob("*.dist-info"), None) is None
+    roots = path.parents[module.count(".") + (path.stem == "__init__") :]
+    return not roots or next(roots[0].glob("*.dist-info"), None) is None
 
 
 _OF_WORKERS = ("pyspark", "py4j", "cloudpickle")

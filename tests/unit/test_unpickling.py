@@ -17,6 +17,7 @@ from enum import Enum
 from fractions import Fraction
 from ipaddress import ip_address
 from pathlib import PurePosixPath
+from types import ModuleType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -234,6 +235,14 @@ def test_a_library_beside_the_installed_ones_is_not_of_the_program(
     (tmp_path / "library" / "a_library-1.0.dist-info").mkdir()
     library, own = importlib.import_module("a_library"), importlib.import_module("a_program")
     assert type(load_data(pickle.dumps(own.Opening()))) is own.Opening
+    # Wherever a loader of somebody's own says that a module is.
+    for name in ("far_off", "far_off.package"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    module = ModuleType("far_off.package.module")
+    module.__file__ = "/module.py"
+    module.Opening = type("Opening", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert type(load_data(pickle.dumps(module.Opening()))) is module.Opening
     with pytest.raises(StateError, match=r"a_library\.Opening"):
         load_data(pickle.dumps(library.Opening()))
 
