@@ -86,7 +86,7 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         self._letters = letters.writer(
             replace(
                 context,
-                sink_uid=_uid_with(context.sink_uid, "-dead-letters"),
+                sink_uid=letters_uid(context.sink_uid),
                 held=_Share(context.held, is_of_letters=True),
             )
         )
@@ -236,6 +236,16 @@ def _staged(writer: SinkWriter, letters: Sequence[DeadLetter], checkpoint_id: Ch
             writer.write([replace(one, record=repr(one.record), key=None)])
     transaction = writer.rotate(checkpoint_id)
     return [writer.prepare(transaction)] if transaction is not None else []
+
+
+def letters_uid(sink_uid: str) -> str:
+    """Return the uid by which the second sink remembers the dead letters of sink `sink_uid`."""
+    return _uid_with(sink_uid, "-dead-letters")
+
+
+def is_of_letters_alone(handle: JSON) -> bool:
+    """Whether a transaction has dead letters and no records, of which the first sink remembers nothing."""
+    return isinstance(handle, dict) and _LETTERS in handle and _RECORDS not in handle
 
 
 def _uid_with(uid: str, ending: str) -> str:

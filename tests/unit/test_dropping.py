@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+import crosscut as cc
 from crosscut.cli import program
 from crosscut.driver.dropping import drop_output
 from crosscut.errors import StoreError
 from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.interfaces import CommitPermit, SinkContext
 from crosscut.protocol.job.dropping import NothingToDrop, dropping
 from crosscut.protocol.job.entries import (
     CheckpointCompleted,
@@ -32,6 +37,7 @@ from crosscut.protocol.job.retention import Retention
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
+from crosscut.terminal.transactions import Pending, Unfinished, listing
 
 OWNER = EpochClaimed(
     Epoch(3),
@@ -195,6 +201,34 @@ def test_a_sink_without_pending_output_and_an_empty_reason_are_refused_by_name(
     assert empty.exit_code == 2
     assert "--reason" in empty.output
     assert json.dumps(pending_of(restored(store.tail(1)))) == "[[4, 5], [5]]"
+
+
+def test_letters_that_are_committed_are_listed_so_also_without_records(tmp_path: Path) -> None:
+    """An operator who takes them for pending would drop what everybody sees."""
+    flow = cc.Flow("orders")
+    letters = cc.files.jsonl(tmp_path / "bad")
+    flow.source(cc.items([1])).sink(cc.files.jsonl(tmp_path / "good"), dead_letters=letters)
+    (vertex,) = [one for one in flow.compile(1, 8).vertices if one.sink is not None]
+    assert vertex.sink is not None
+    uid, one_task = vertex.chain[-1].uid, TaskId(vertex.vertex_id, 0)
+    context = SinkContext(OWNER.lineage, OWNER.epoch, one_task, uid, driver="driver-1")
+    writer = vertex.sink.sink.writer(context)
+    writer.recover(None, [])
+    handles = []
+    for n, record in ((1, object()), (2, object()), (3, "taken")):
+        writer.write([record])
+        handles.append(writer.prepare(writer.rotate(CheckpointId(n))))
+    writer.commit(CommitPermit(OWNER.lineage, OWNER.epoch, CheckpointId(1)), handles[:1])
+    writer.close()
+    pending = tuple(PendingTransaction(CheckpointId(n), one) for n, one in enumerate(handles, 1))
+    entry = CheckpointCompleted(
+        OWNER.epoch, CheckpointId(3), (TaskSnapshot(one_task, Snapshot(pending=pending)),)
+    )
+    found = Unfinished((OWNER,), entry, [Pending(one_task, one) for one in pending])
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(listing(found, flow))
+    states = re.findall(r" (\d) +(committed|pending) ", shown.getvalue())
+    assert states == [("1", "committed"), ("2", "pending"), ("3", "pending")], shown.getvalue()
 
 
 # In the coordinator.

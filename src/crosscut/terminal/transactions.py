@@ -25,6 +25,7 @@ from crosscut.protocol.job.identity import Claimant, shown
 from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.job.segments import claims_in
 from crosscut.protocol.snapshots import PendingTransaction
+from crosscut.refused_records import is_of_letters_alone, letters_uid
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.terminal.checkpoints import plain_table
 
@@ -80,7 +81,8 @@ def listing(found: Unfinished, flow: Flow | None = None) -> RenderableType:
         held = one.transaction.held
         state = "pending or committed"
         if visible is not None:
-            state = "committed" if visible.get(one.task, 0) >= one.transaction.checkpoint_id else "pending"
+            found_there = visible[is_of_letters_alone(one.transaction.handle)].get(one.task, 0)
+            state = "committed" if found_there >= one.transaction.checkpoint_id else "pending"
         table.add_row(
             Text(str(one.task)),
             str(one.transaction.checkpoint_id),
@@ -103,17 +105,22 @@ def listing(found: Unfinished, flow: Flow | None = None) -> RenderableType:
     return Group(head, "", table, "", *dropped) if dropped else Group(head, "", table)
 
 
-def _visible(found: Unfinished, flow: Flow) -> dict[TaskId, CheckpointId]:
+def _visible(found: Unfinished, flow: Flow) -> tuple[dict[TaskId, CheckpointId], dict[TaskId, CheckpointId]]:
+    """Return up to where the output of each task is visible: of its records, and of its dead letters."""
     lineage = found.claims[-1].lineage
-    visible: dict[TaskId, CheckpointId] = {}
+    records: dict[TaskId, CheckpointId] = {}
+    letters: dict[TaskId, CheckpointId] = {}
     graph = flow.compile(found.claims[-1].parallelism, found.claims[-1].max_parallelism)
     for vertex in graph.vertices:
         if vertex.sink is None:
             continue
+        uid = vertex.chain[-1].uid
+        visible = {uid: records, letters_uid(uid): letters}
         for one in vertex.sink.sink.committed():
-            if one.lineage == lineage and one.sink_uid == vertex.chain[-1].uid:
-                visible[one.task] = max(visible.get(one.task, CheckpointId(0)), one.checkpoint_id)
-    return visible
+            if one.lineage == lineage and one.task.vertex == vertex.vertex_id and one.sink_uid in visible:
+                mine = visible[one.sink_uid]
+                mine[one.task] = max(mine.get(one.task, CheckpointId(0)), one.checkpoint_id)
+    return records, letters
 
 
 def _short(text: str) -> str:
