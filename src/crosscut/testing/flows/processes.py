@@ -27,7 +27,7 @@ from crosscut.process_states import (
 from crosscut.testing.flows import functions
 from crosscut.testing.flows.functions import MODULUS, is_refused, number_of
 from crosscut.testing.flows.steps import ClockName, Hold, KeyBy, StateName
-from crosscut.timestamps import END_OF_TIME
+from crosscut.timestamps import BEFORE_ALL_TIME, END_OF_TIME
 from crosscut.windows import Windowed
 
 
@@ -61,7 +61,7 @@ class _Hold(KeyedProcess[Any, Any]):
     """
 
     held = MapState[int, list[Any]]()
-    seen = ValueState[int](default=-1)
+    seen = ValueState[int](default=BEFORE_ALL_TIME)
 
     def __init__(self, delay: int) -> None:
         self.delay = delay
@@ -104,7 +104,7 @@ class HoldByEventTime(_Hold):
         return self._fired(time, ctx)
 
     def _now(self, ctx: Context) -> int:
-        return -1 if ctx.watermark is None else ctx.watermark
+        return BEFORE_ALL_TIME if ctx.watermark is None else ctx.watermark
 
     def _due(self, record: Any, ctx: Context) -> int:
         assert ctx.timestamp is not None
