@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.simulation.planted import must_break
 
+from crosscut.flow.keyed_processes import FirstByEventTime
 from crosscut.operators.joins.times import TimedRows
 from crosscut.operators.windows.aligned import AlignedWindows, _Index
 from crosscut.operators.windows.sessions import SessionWindows
@@ -35,6 +36,11 @@ FLOWS = {
     "early and late": (
         "source 12,9 0; times 0 scattered 2; key_by 1 number 3; patient 2 8; map 3 same 1; sink 4"
     ),
+    # What is alike comes on two ways, one longer than the other.
+    "moments": (
+        "timed_source 8,8 0; timed_source 3,8 1; rebalance 0; union 0,1,2; key_by 3 number 2; "
+        "deduplicate 4 a moment; sink 5"
+    ),
     # A watermark comes around after the loop has been found exhausted.
     "a loop": "timed_source 1 0; loop 0 filter and map last; rebalance 1; leave 1 2 1; sink 1",
 }
@@ -54,6 +60,11 @@ def test_finds_late_records_that_a_window_forgets(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(AlignedWindows, "_add_to_kept", lambda self, key, start, record, said: None)
     worlds = (replace(drawn_options(seed), flow=FLOWS["early and late"]) for seed in range(WORLDS))
     assert any(live(options).failure.startswith("I1: ") for options in worlds)
+
+
+def forgets_all(plain: Callable[..., None]) -> Callable[..., None]:
+    """One timer of a key has all that is known of it forgotten."""
+    return lambda self, time, ctx: self.passed.clear()
 
 
 def finds_nothing(plain: Callable[..., None]) -> Callable[..., None]:
@@ -106,6 +117,7 @@ PLANTED: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
         forgets_the_key,
     ),
     "restored records of joins are forgotten": ("joins", TimedRows, "__init__", finds_nothing),
+    "a deduplicate forgets too much": ("moments", FirstByEventTime, "on_timer", forgets_all),
     "a record that has been sent stays": ("joins", TimedRows, "delete", keeps_a_joined_row),
 }
 

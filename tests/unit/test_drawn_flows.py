@@ -145,6 +145,12 @@ def test_a_description_is_what_its_text_says() -> None:
             "deduplicate 3 for long; leave 2 4 4; sink 5",
             "what its timers say leads back there",
         ),
+        ("source 3 1; key_by 0 one 1; deduplicate 1 a moment; sink 2", "the records have no times"),
+        (
+            "timed_source 3 1; key_by 0 one 1; count 1 updates; key_by 2 one 1; "
+            "deduplicate 3 a moment; sink 4",
+            "which record has which time depends on their order",
+        ),
         (
             "source 3 1; times 0 scattered 5; loop 1 flat_map first; key_by 2 one 1; sift 3 5; leave 2 4 4; "
             "sink 5",
@@ -285,6 +291,10 @@ def test_records_of_a_source_say_where_they_come_from_and_how_often_they_may_go_
         ("source 3 0; key_by 0 one 1; top_n 1 2 updates; sink 2", [(None, n) for n in (1, 2, 2)]),
         ("source 3 0; key_by 0 one 1; top_n 1 2 final; sink 2", [of_key(None, 2, 1)]),
         ("source 3 0; key_by 0 number 2; deduplicate 1 for long; sink 2", [of_key(0), of_key(1)]),
+        (
+            "timed_source 3 0; union 0,0; key_by 1 one 1; deduplicate 2 a moment; sink 3",
+            [of_key(None)] * 3,
+        ),
         ("source 5 0; key_by 0 one 1; counted 1 count 2; sink 2", [of_key(None, n) for n in (2, 2, 1)]),
         ("source 3 0; key_by 0 one 1; counted 1 global 2; sink 2", [of_key(None, 3)]),
         (

@@ -237,7 +237,8 @@ def _check_windows(steps: Steps) -> None:
     for number, step in enumerate(steps):
         if isinstance(step, Source) and isinstance(step, TimedSource) != is_timed:
             raise _refused(steps, number, "the records of all sources have times, or of none")
-        if not isinstance(step, Timed):
+        is_of_a_moment = isinstance(step, Deduplicate) and step.within == "a moment"
+        if not (isinstance(step, Timed) or is_of_a_moment):
             continue
         if not is_timed:
             raise _refused(steps, number, "the records have no times")
@@ -285,11 +286,7 @@ def _check_loops(steps: Steps) -> None:
         if isinstance(step, Map) and step.function == "energise":
             raise _refused(steps, number, "on a cycle nothing gets more energy")
         has_timers = isinstance(step, Transform) and step.state in ("timers", "event timers")
-        if (
-            isinstance(step, Hold)
-            or has_timers
-            or (isinstance(step, Deduplicate) and step.within == "for long")
-        ):
+        if isinstance(step, Hold) or has_timers or (isinstance(step, Deduplicate) and step.within != "ever"):
             raise _refused(steps, number, "what its timers say leads back there")
         if getattr(step, "emit", "") == "final":
             raise _refused(steps, number, "what it says at the end of its input leads back there")

@@ -101,6 +101,8 @@ PARALLELISM_MAX = 3
 STEPS_MAX = 14
 WINDOWS_EVERY = 6
 """Of so many seeds one may have windows and joins: then no record of a source is ever late."""
+MOMENT_SHARE = 0.5
+"""Of those, so many also let one record of each key and time pass."""
 TIMED_SHARE = 0.3
 """Of all flows, so many have time in them."""
 ANOTHER_SHARE = 0.2
@@ -116,7 +118,10 @@ def drawn_flow(seed: int) -> Description:
         try:
             has_windows = seed % WINDOWS_EVERY == WINDOWS_EVERY - 1
             description = _Drawing(dice, is_timed=has_windows).description()
-            # By dice of its own: with or without, the rest of the flow is the same.
+            # By dice of its own, as what follows: with or without, the rest of the flow is the same.
+            moment_dice = random.Random(f"crosscut moment {seed} {attempt}")
+            if has_windows and moment_dice.random() < MOMENT_SHARE:
+                description = _with_moment(description, moment_dice)
             time_dice = random.Random(f"crosscut time {seed} {attempt}")
             if not has_windows and time_dice.random() < TIMED_SHARE:
                 description = with_time(description, time_dice)
@@ -129,6 +134,17 @@ def drawn_flow(seed: int) -> Description:
         # A flow that puts out nothing shows nothing, but for one in a while.
         if any(expected.records.values()) or dice.random() < 0.05:
             return description
+
+
+def _with_moment(description: Description, dice: random.Random) -> Description:
+    """Return the flow with a `deduplicate` that forgets what is known of a key after a millisecond."""
+    steps = description.steps
+    streams = [one for one in range(len(steps)) if is_open(steps, one) and has_determined_times(steps, one)]
+    end = len(steps)
+    # Two streams bring more that is alike, one perhaps long after the other.
+    union = Union((dice.choice(streams), dice.choice(streams)))
+    key_by = KeyBy(end, dice.choice(get_args(KeyName)), dice.choice((1, 2, 3)))
+    return Description((*steps, union, key_by, Deduplicate(end + 1, "a moment"), Sink(end + 2)))
 
 
 class _Drawing:

@@ -244,8 +244,9 @@ class _Run:
         state = self._states.setdefault(number, {})
         match step:
             case Deduplicate():
-                is_known = key in state
-                state[key] = True
+                alike = (key, item.time) if step.within == "a moment" else key
+                is_known = alike in state
+                state[alike] = True
                 return () if is_known else (functions.of_key(key),)
             case Counted(_, window, rows):
                 state[key] = count = state.get(key, 0) + 1

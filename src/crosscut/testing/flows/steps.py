@@ -29,7 +29,7 @@ HowName = Literal["inner", "left", "right", "outer"]
 CountedName = Literal["count", "global", "global on count"]
 CallName = Literal["coroutine", "thread"]
 OrderName = Literal["ordered", "unordered"]
-WithinName = Literal["ever", "for long"]
+WithinName = Literal["ever", "for long", "a moment"]
 StateName = Literal["value", "list", "map", "reducing", "aggregating", "stateful"]
 SaidName = Literal["silent", "told"]
 TireName = Literal["flat_map first", "flat_map last", "filter and map last"]
@@ -251,7 +251,7 @@ class Counted:
 class Deduplicate:
     """One record of each key; a map makes of it one that says no more than the key: which it is may differ.
 
-    "for long" is longer than any flow takes.
+    "for long" is longer than any flow takes. For "a moment" it is one record of each key and time.
     """
 
     keyed: int

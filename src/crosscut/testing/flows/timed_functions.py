@@ -22,8 +22,20 @@ IDLE_AFTER = "5ms"
 
 
 def within(name: WithinName) -> str | None:
-    """Return for how long a `deduplicate` lets no other record of a key pass: longer than any world lives."""
-    return None if name == "ever" else "36500d"
+    """Return for how long a `deduplicate` lets no other record of a key pass.
+
+    That is longer than any world lives, or a millisecond: then only records of the same time are alike, so it
+    does not depend on their order which of them pass.
+    """
+    match name:
+        case "ever":
+            return None
+        case "for long":
+            return "36500d"
+        case "a moment":
+            return "1ms"
+        case _:
+            assert_never(name)
 
 
 def time_function(step: Times) -> Callable[[Any], int]:
