@@ -409,7 +409,7 @@ def test_files_of_a_snapshot_that_were_useless_before_it_was_acknowledged_go_wit
     talk.running()
     talk.fire("trigger")
     held = "parts/1/out-0-1-ee"
-    talk.message(1, SnapshotAcknowledged(E1, N1, S1, snapshot(S1, 1), unused=(held,)))
+    talk.message(1, SnapshotAcknowledged(E1, N1, S1, snapshot(S1, 1), unused=(held, "parts/0/in-0-1-ab")))
     talk.acknowledge(1)
     assert talk.hear(EntryAppended(at(2)))[-2:] == [*deletes((held,))]
 

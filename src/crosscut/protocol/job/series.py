@@ -192,7 +192,8 @@ class Series:
     def acknowledged(self, message: SnapshotAcknowledged, phase: Phase, now: on.ClockRead) -> list[JobEffect]:
         """Take the snapshot of a task; append the checkpoint to the log if that makes it whole."""
         n = message.checkpoint_id
-        self._kept.waste(message.unused)
+        # A worker has a say on no files but those of its own snapshot.
+        self._kept.waste(path for path in message.unused if path.startswith(f"parts/{n}/"))
         if lost := self._kept.dangling(message.snapshot, n):
             self._kept.waste(retention.written_for(n, message.snapshot))
             reason = f"task {message.task} builds on parts that are gone: {lost[0]}"
