@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import crosscut as cc
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.interfaces import Source, Split
+from crosscut.testing.proxy import TcpProxy
+from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
 from crosscut.worker.bounded_splits import BoundedSplits
@@ -136,7 +139,7 @@ def failure_of(source: Source, split: Split, position: Any) -> str:
         with pytest.raises(ConnectorError) as failed:
             while next_batch(reader, 9):
                 pass
-        return str(failed.value)
+        return f"{'for good: ' * failed.value.is_permanent}{failed.value}"
     finally:
         reader.close()
 
@@ -148,7 +151,8 @@ def test_messages_that_are_gone_are_named_with_the_range_that_is_lost(server: Na
     source = cc.nats.source(server.url, name)
     (split,) = source.splits(1)
     assert split.start == 21
-    assert "messages 5 to 20 are gone before they were read" in failure_of(source, split, 5)
+    gone = failure_of(source, split, 5)
+    assert gone.startswith("for good") and "messages 5 to 20 are gone before they were read" in gone
     assert "ends at message 30, before 90, which this job has read up to" in failure_of(source, split, 90)
     reader = source.reader(split, split.start)
     assert next_batch(reader, 100)
@@ -234,7 +238,8 @@ def test_what_can_not_be_read_is_refused_by_name(server: NatsServer, stream: str
     publish(server, [(f"{stream.lower()}.a", "{")])
     source = cc.nats.source(server.url, stream, decode="json")
     (split,) = source.splits(1)
-    assert "message 1 of subject" in failure_of(source, split, 1)
+    refused = failure_of(source, split, 1)
+    assert refused.startswith("for good") and "message 1 of subject" in refused
     wrong = cc.nats.source(server.url.replace(server.password, "hunter2"), stream)
     with pytest.raises(ConnectorError) as failed:
         wrong.splits(1)
@@ -259,6 +264,186 @@ def test_the_sink_conforms(check: Callable[[SinkTarget], None], server: NatsServ
         shown=lambda message: message["data"].decode(),
     )
     check(target)
+
+
+def stalls(proxy: TcpProxy) -> list[Callable[[], Callable[[], None]]]:
+    def stall(*, slow: bool) -> Callable[[], None]:
+        proxy.stall(slow=slow)
+        return proxy.flow
+
+    return [partial(stall, slow=False), partial(stall, slow=True)]
+
+
+def test_a_server_that_never_answers_is_an_error(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8."""
+    monkeypatch.setattr("crosscut.connectors.nats.writer.CALL_TIMEOUT_S", 6.0)
+    with TcpProxy("127.0.0.1", server.port) as proxy:
+        url = server.url.replace(f":{server.port}", f":{proxy.port}")
+        sink = cc.nats.sink(url, stream, f"{stream.lower()}.out", encode="text")
+        check_a_system_that_never_answers_is_an_error(
+            SinkTarget(sink, lambda: texts(server, stream), stalls=stalls(proxy))
+        )
+
+
+def test_a_reader_whose_server_falls_silent_says_so_and_does_not_know_its_lag(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C22, P8."""
+    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(10)])
+    with TcpProxy("127.0.0.1", server.port) as proxy:
+        url = server.url.replace(f":{server.port}", f":{proxy.port}")
+        source = cc.nats.source(url, stream, decode="text")
+        (split,) = source.splits(1)
+        reader = source.reader(split, split.start)
+        assert next_batch(reader, 20) == [str(i) for i in range(10)]
+        assert next_until(lambda: reader.lag == 0)
+        proxy.stall(slow=False)
+        monkeypatch.setattr("crosscut.connectors.nats.source.PATIENCE_S", 1.0)
+        with pytest.raises(ConnectorError, match="nothing could be read for"):
+            while True:
+                next_batch(reader, 1)
+        assert reader.lag is None
+        reader.close()
+
+
+class Clock:
+    """The time module for a reader, which can be put on."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr("crosscut.connectors.nats.source.time", one)
+    return one
+
+
+def test_an_old_answer_says_nothing_about_the_lag(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """C22: a reader that has no room asks nobody, and the stream grows."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
+    monkeypatch.setattr("crosscut.connectors.nats.source.LAG_S", 1_000.0)
+    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(20)])
+    source = cc.nats.source(server.url, stream, decode="text")
+    (split,) = source.splits(1)
+    reader: Any = source.reader(split, split.start)
+    assert next_batch(reader, 1) == ["0"]
+    assert next_until(lambda: reader.buffered_count == 5 and reader.lag is not None)
+    clock.ahead_s = 2_000.0
+    assert reader.lag is None
+    reader.close()
+
+
+def test_the_time_that_the_job_takes_is_no_silence_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """C22: after hours without room, a server that is gone for a moment is tried again as ever."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
+    # Batches that are full do not end by time, so the reader is within one when the server goes.
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 10)
+    monkeypatch.setattr("crosscut.connectors.nats.source._FETCH_S", 30.0)
+    with NatsServer() as own:
+        made(own, "OWN")
+        publish(own, [("own.a", str(i)) for i in range(60)])
+        source = cc.nats.source(own.url, "OWN", decode="text")
+        (split,) = source.splits(1)
+        reader: Any = source.reader(split, split.start)
+        found = next_batch(reader, 1)
+        assert next_until(lambda: reader.buffered_count == 5)
+        own.kill()
+        clock.ahead_s = 10_000.0
+        own.start()
+        publish(own, [("own.a", str(i)) for i in range(60, 70)])
+        while len(found) < 70:
+            found += next_batch(reader, 100)
+        assert found == [str(i) for i in range(70)]
+        reader.close()
+
+
+@pytest.mark.parametrize("dropped", [{"3", "4"}, {"8", "9"}], ids=["some", "the last ones"])
+def test_messages_that_the_library_drops_are_fetched_again(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch, dropped: set[str]
+) -> None:
+    """C22, C26: it does so where its buffer is full, and tells nobody; nothing need come after them."""
+    client = pytest.importorskip("nats.aio.client").Client
+    taken = client._process_msg
+    left = set(dropped)
+
+    async def dropping(
+        self: Any, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        if data.decode() in left:
+            left.remove(data.decode())
+        else:
+            await taken(self, sid, subject, reply, data, headers)
+
+    publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(10)])
+    monkeypatch.setattr(client, "_process_msg", dropping)
+    source = cc.nats.source(server.url, stream, decode="text")
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    found: list[str] = []
+    while len(found) < 10:
+        found += next_batch(reader, 10)
+    assert found == [str(i) for i in range(10)] and not left
+    reader.close()
+
+
+def test_small_messages_after_large_ones_are_fetched_together_again(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C26."""
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 16)
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH_BYTES", 100_000)
+    texts_sent = ["large" * 10_000] * 20 + [str(i) for i in range(100)]
+    publish(server, [(f"{stream.lower()}.a", text) for text in texts_sent])
+    source = cc.nats.source(server.url, stream, decode="text")
+    (split,) = source.splits(1)
+    reader: Any = source.reader(split, split.start)
+    found: list[str] = []
+    sizes = set()
+    while len(found) < len(texts_sent):
+        found += next_batch(reader, 1)
+        sizes.add(reader._batch)
+    assert found == texts_sent
+    assert next_until(lambda: reader._batch == 16)
+    assert min(sizes) < 16
+    reader.close()
+
+
+def test_large_messages_are_fetched_a_few_at_a_time(
+    server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C26: what waits is bounded in bytes, by the library too, and nothing is lost by that."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_BYTES_MAX", 300_000)
+    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH_BYTES", 500_000)
+    monkeypatch.setattr("crosscut.connectors.nats.source._WAITING_BYTES", 1_000_000)
+    texts_sent = [f"{i} " * 40_000 for i in range(60)]
+    publish(server, [(f"{stream.lower()}.a", text) for text in texts_sent])
+    source = cc.nats.source(server.url, stream, stop="latest", decode="text")
+    assert read_source(source) == texts_sent
+
+
+def test_wrong_credentials_are_no_reason_to_wait_a_minute(server: NatsServer, stream: str) -> None:
+    """C24."""
+    url = server.url.replace(server.password, "wrong")
+    source = cc.nats.source(url, stream, decode="text")
+    reader = source.reader(Split("messages", 1, {"subject": ">", "stop": None}), 1)
+    with pytest.raises(ConnectorError) as failed:
+        while True:
+            next_batch(reader, 1)
+    assert failed.value.is_permanent and "wrong" not in str(failed.value)
+    reader.close()
+    with pytest.raises(ConnectorError) as failed:
+        open_writer(cc.nats.sink(url, stream, f"{stream.lower()}.out"), 1)
+    assert failed.value.is_permanent
 
 
 def test_a_checkpoint_of_many_batches_is_gone_on_with_where_it_stopped(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
-from crosscut.connectors.nats.client import Servers, closed, failures, run
+from crosscut.connectors.nats.client import Servers, closed, failures, is_permanent, run
 from crosscut.connectors.nats.messages import Decoding, Message, decoder
 from crosscut.errors import ConnectorError
 from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -18,7 +18,16 @@ from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wa
 PATIENCE_S = 60.0
 """For servers that do not answer."""
 
+LAG_S = 15.0
+"""An older answer of the server says nothing about the lag."""
+
 _BATCH = 500
+_BATCH_BYTES = 16 * 1024 * 1024
+"""A larger batch is followed by a smaller one."""
+
+_WAITING_BYTES = 32 * 1024 * 1024
+"""Bound on the messages that the library buffers until they are fetched. It drops those that exceed it."""
+
 _FETCH_S = 0.5
 _RETRY_S = 0.2
 _FORGOTTEN_AFTER_S = 60.0
@@ -100,7 +109,8 @@ class NatsSource(Source):
             first, last = run(self._ends())
         except failures() as error:
             raise ConnectorError(
-                f"{self.describe()} at {self.servers.shown}: {self.servers.redacted(error)}"
+                f"{self.describe()} at {self.servers.shown}: {self.servers.redacted(error)}",
+                is_permanent=is_permanent(error),
             ) from None
         begin = first if self.start == "earliest" else last + 1
         stop = last if self.stop else None
@@ -139,13 +149,15 @@ class NatsSource(Source):
             info = await stream.stream_info(self.stream)
         except required("nats.js.errors", "nats").NotFoundError:
             raise ConnectorError(
-                f"{self.describe()} is not there at {self.servers.shown}: make it, as by 'nats stream add'"
+                f"{self.describe()} is not there at {self.servers.shown}: make it, as by 'nats stream add'",
+                is_permanent=True,
             ) from None
         if info.config.retention not in (None, api.RetentionPolicy.LIMITS):
             raise ConnectorError(
                 f"{self.describe()} keeps messages only until others have taken them "
                 f"(retention {str(info.config.retention)!r}), so nobody can read them again: expected "
-                f"'limits'"
+                f"'limits'",
+                is_permanent=True,
             )
         return max(1, info.state.first_seq), info.state.last_seq
 
@@ -159,13 +171,20 @@ class _StreamReader(ReaderAhead[Any]):
         self._stop = stop
         # Messages that the server has and has not sent, as far as it has said; None: it has not yet.
         self._pending: int | None = None
+        # When the server answered last, and since when it has kept this reader waiting.
+        self._answered_s = self._waiting_since_s = time.monotonic()
+        self._batch = _BATCH
+        # How many messages the server had sent to the consumer of this connection, as it said last.
+        self._sent_count = 0
         self._decode = decoder(source.decode)
         self._where = f"{source.describe()} at {source.servers.shown}"
 
     @property
     def lag(self) -> int | None:
         pending = self._pending
-        return None if pending is None else pending + self.buffered_count
+        if pending is None or time.monotonic() - self._answered_s > LAG_S:
+            return None
+        return pending + self.buffered_count
 
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         found = super().read(limit)
@@ -173,20 +192,20 @@ class _StreamReader(ReaderAhead[Any]):
         return Wait(found.delay_ms, is_coming=self._pending is None) if isinstance(found, Wait) else found
 
     async def fill(self) -> None:
-        failing_since_s = time.monotonic()
+        self._waiting_since_s = time.monotonic()
         while self._stop is None or self._next <= self._stop:
-            before = self._next
             try:
                 await self._read_on()
                 return
             except failures() as error:
                 self._pending = None
-                if self._next > before:
-                    failing_since_s = time.monotonic()
-                if time.monotonic() - failing_since_s > PATIENCE_S:
+                reason = self._source.servers.redacted(error)
+                if is_permanent(error):
+                    raise ConnectorError(f"{self._where}: {reason}", is_permanent=True) from None
+                silent_s = time.monotonic() - self._waiting_since_s
+                if silent_s > PATIENCE_S:
                     raise ConnectorError(
-                        f"{self._where}: nothing could be read for {PATIENCE_S:g} s: "
-                        f"{self._source.servers.redacted(error)}"
+                        f"{self._where}: nothing could be read for {silent_s:.0f} s: {reason}"
                     ) from None
             await asyncio.sleep(_RETRY_S)
 
@@ -204,27 +223,45 @@ class _StreamReader(ReaderAhead[Any]):
                 inactive_threshold=_FORGOTTEN_AFTER_S,
                 mem_storage=True,
             )
-            consumer = await stream.pull_subscribe(self._subject, stream=self._source.stream, config=config)
-            read_count = pending = 0
+            consumer = await stream.pull_subscribe(
+                self._subject,
+                stream=self._source.stream,
+                config=config,
+                pending_bytes_limit=max(_WAITING_BYTES, 2 * connection.max_payload),
+            )
+            read_count = pending = self._sent_count = 0
             while self._stop is None or self._next <= self._stop:
                 if self._stop is not None and not pending and await self._skip(stream, consumer, read_count):
                     continue
                 try:
-                    found = await consumer.fetch(_BATCH, timeout=_FETCH_S)
-                except required("nats.errors", "nats").TimeoutError:
+                    found = await consumer.fetch(self._batch, timeout=_FETCH_S)
+                except TimeoutError:
+                    # The library's own is one of them; it lets some of asyncio out, too.
                     found = []
                 if not found:
+                    # They came before that answer did, and would have been fetched now.
+                    self._check_none_lost(has_all=self._sent_count <= read_count)
                     await self._skip(stream, consumer, read_count)
                 elif found[-1].metadata.sequence.stream - self._next >= len(found):
                     # Some are left out: of other subjects, deleted by somebody, or gone.
                     await self._check_there(stream)
-                for message in found:
-                    read_count += 1
-                    if message.metadata.sequence.consumer != read_count:
-                        raise required("nats.errors", "nats").Error("a message was lost on its way")
-                    pending = message.metadata.num_pending
-                    if not await self._take(message):
-                        return
+                # Also if it says that there is no message: none may be published for hours.
+                self._answered_s = self._waiting_since_s = time.monotonic()
+                size_bytes = sum(len(one.data) for one in found)
+                if size_bytes > _BATCH_BYTES:
+                    self._batch = max(1, len(found) // 2)
+                try:
+                    for message in found:
+                        read_count += 1
+                        self._check_none_lost(has_all=message.metadata.sequence.consumer == read_count)
+                        pending = message.metadata.num_pending
+                        if not await self._take(message):
+                            return
+                finally:
+                    # The job may have left no room for hours; the server is not to blame for that.
+                    self._waiting_since_s = time.monotonic()
+                if size_bytes < _BATCH_BYTES // 4:
+                    self._batch = min(_BATCH, 2 * self._batch)
         finally:
             await closed(connection)
 
@@ -242,10 +279,12 @@ class _StreamReader(ReaderAhead[Any]):
         except Exception as error:
             raise ConnectorError(
                 f"{self._where}: message {sequence} of subject {found.subject!r} can't be decoded by "
-                f"decode={self._source.decode!r}: {type(error).__name__}: {error}"
+                f"decode={self._source.decode!r}: {type(error).__name__}: {error}",
+                # A function may need a service that is down.
+                is_permanent=isinstance(self._source.decode, str),
             ) from error
         self._next = sequence + 1
-        await self.put(record, self._next)
+        await self.put(record, self._next, len(found.data))
         # Only now: it is counted twice for a moment, and never not at all.
         self._pending = meta.num_pending
         return True
@@ -257,6 +296,7 @@ class _StreamReader(ReaderAhead[Any]):
         """
         _, last = await self._source.ends(stream)
         info = await consumer.consumer_info()
+        self._sent_count = info.delivered.consumer_seq
         if info.delivered.consumer_seq == read_count:
             self._pending = info.num_pending
         if info.num_pending == 0 and info.delivered.consumer_seq == read_count and last >= self._next:
@@ -266,6 +306,16 @@ class _StreamReader(ReaderAhead[Any]):
             await self.move(self._next)
             return True
         return False
+
+    def _check_none_lost(self, *, has_all: bool) -> None:
+        """Begin anew, with smaller batches, where the library has dropped what exceeded its buffer.
+
+        Raises:
+            nats.errors.Error: It has.
+        """
+        if not has_all:
+            self._batch = max(1, self._batch // 2)
+            raise required("nats.errors", "nats").Error("a message was lost on its way")
 
     async def _check_there(self, stream: Any) -> None:
         """Refuse to read on over messages that are gone.
@@ -280,7 +330,8 @@ class _StreamReader(ReaderAhead[Any]):
             )
             raise ConnectorError(
                 f"{self._where}: messages {self._next} to {first - 1}{which} are gone before they were read, "
-                f"by a limit of the stream or a purge; start a new job that reads on at {first}"
+                f"by a limit of the stream or a purge; start a new job that reads on at {first}",
+                is_permanent=True,
             )
         if last + 1 < self._next:
             raise ConnectorError(
