@@ -314,8 +314,11 @@ def test_what_can_not_be_decoded_fails_is_skipped_or_replaced(broker: KafkaBroke
         3,
     ]
     source = cc.kafka.source(broker.servers, topic, stop="latest", decode="json")
-    with pytest.raises(ConnectorError, match=f"message 1 of partition . of topic '{topic}' can't be decoded"):
+    with pytest.raises(
+        ConnectorError, match=f"message 1 of partition . of topic '{topic}' can't be decoded"
+    ) as failed:
         read_source(source)
+    assert failed.value.is_permanent
 
 
 def test_avro_goes_through_a_topic_and_is_never_skipped_because_a_registry_is_away(

@@ -151,7 +151,7 @@ def test_a_topic_that_was_made_anew_is_not_read_on(broker: KafkaBroker, stop: An
     assert len(read_some(bounded, nameless, 0)) == 30
 
 
-def test_lag_is_known_while_brokers_answer(broker: KafkaBroker) -> None:
+def test_lag_is_known_while_brokers_answer(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new(broker)
     broker.produce(topic, [(None, b"%d" % i) for i in range(30)])
     source = cc.kafka.source(broker.servers, topic, decode="text")
@@ -159,7 +159,8 @@ def test_lag_is_known_while_brokers_answer(broker: KafkaBroker) -> None:
     reader: Any = source.reader(split, 0)
     assert next_batch(reader, 10) == [str(i) for i in range(10)]
     assert reader.lag == 20
-    reader._shared.watch._heard_s -= 1_000
+    # However short ago they have answered, it was too long ago.
+    monkeypatch.setattr(watch, "PROBE_S", -1.0)
     assert reader.lag is None
     reader.close()
 
@@ -235,7 +236,7 @@ def test_brokers_that_never_answer_are_an_error(broker: KafkaBroker) -> None:
             proxy.stall(slow=slow)
             return proxy.flow
 
-        sink = cc.kafka.sink(proxy.address, topic, options={"transaction.timeout.ms": 3_000})
+        sink = cc.kafka.sink(proxy.address, topic, options={"transaction.timeout.ms": 10_000})
         check_a_system_that_never_answers_is_an_error(
             SinkTarget(
                 sink,
@@ -291,3 +292,27 @@ def test_letters_of_a_restored_checkpoint_reach_their_topic(broker: KafkaBroker)
     writer.close()
     open_writer(sink, 3, restore=3, handles=[handle], sink_uid=uid).close()
     assert texts(broker, topic) == ["a", "b", "c"]
+
+
+def test_a_source_whose_brokers_fall_silent_says_so(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C22, P8: the library itself waits for as long as it takes."""
+    topic = new(broker)
+    broker.produce(topic, [(None, b"%d" % i) for i in range(10)])
+    with broker.proxy() as proxy:
+        source = cc.kafka.source(proxy.address, topic, decode="text")
+        (split,) = source.splits(1)
+        reader = source.reader(split, 0)
+        assert next_batch(reader, 20) == [str(i) for i in range(10)]
+        proxy.stall(slow=False)
+        # Only now: a broker that is slow is not silent.
+        monkeypatch.setattr(watch, "SILENCE_S", 2.0)
+        monkeypatch.setattr(watch, "PROBE_S", 0.5)
+        monkeypatch.setattr("crosscut.connectors.kafka.topics.TIMEOUT_S", 1.0)
+        with pytest.raises(ConnectorError, match="has answered for"):
+            while True:
+                next_batch(reader, 1)
+        assert reader.lag is None
+        proxy.flow()
+        reader.close()

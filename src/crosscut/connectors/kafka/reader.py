@@ -347,6 +347,7 @@ class PartitionReader(SplitReader):
                 "or "
                 f"deletion; restore them, or start a new job that reads on at {low}",
                 topic=topic,
+                is_permanent=True,
             )
         return ConnectorError(
             f"{place} ends at offset {high}, before {self._next}, which this job has read up to: the topic "
@@ -430,6 +431,8 @@ class PartitionReader(SplitReader):
             f"decode={decode if isinstance(decode, str) else getattr(decode, '__name__', decode)!r}: "
             f"{type(error).__name__}: {error}; set malformed='skip' or a function to go on without it",
             topic=topic,
+            # A function may need a service that is down.
+            is_permanent=isinstance(decode, str),
         )
 
     def wake_by(self, wake: Callable[[], None]) -> None:

@@ -87,9 +87,13 @@ class Topics:
         asked = {ck.TopicPartition(*place): newest for place in places}
         try:
             answers = self._client.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S)
-            return {(at.topic, at.partition): int(one.result().offset) for at, one in answers.items()}
+            ends = {(at.topic, at.partition): int(one.result().offset) for at, one in answers.items()}
         except ck.KafkaException as error:
             raise Unreachable(error.args[0].str()) from error
+        # With leaders that it knows, the library reports a time-out as offsets below 0, and no error.
+        if silent := [place for place, end in ends.items() if end < 0]:
+            raise Unreachable(f"the leaders of {len(silent)} partitions, such as {silent[0]}, say no offset")
+        return ends
 
     def news(
         self, topics: Sequence[str], known: JSON
