@@ -222,8 +222,8 @@ class TcpProxy:
                 self._pass_on(pair, "to server", reader, to_server),
                 self._pass_on(pair, "to client", from_server, writer),
             )
-        except OSError:
-            # One side has gone; so does the other.
+        except (OSError, asyncio.CancelledError):
+            # One side has gone, and so does the other; or the proxy ends, which asyncio would log.
             pass
         finally:
             self._pairs.discard(pair)
