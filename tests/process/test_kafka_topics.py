@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.kafka import watch
+from crosscut.connectors.kafka.client import library
+from crosscut.connectors.kafka.limits import topic_settings
 from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
 from crosscut.ids import CheckpointId
 from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter, Source, Split
@@ -149,6 +152,18 @@ def test_a_topic_that_was_made_anew_is_not_read_on(broker: KafkaBroker, stop: An
     assert isinstance(split.detail, dict)
     nameless = Split(split.split_id, 0, {k: v for k, v in split.detail.items() if k != "id"})
     assert len(read_some(bounded, nameless, 0)) == 30
+
+
+def test_a_topic_that_was_just_made_is_waited_for(broker: KafkaBroker) -> None:
+    """Not all brokers know of it at once."""
+    name = f"topic-{random.SystemRandom().randrange(2**32)}"
+    client = broker.admin()
+    with pytest.raises(library().KafkaException):
+        topic_settings(client, name, 0.0)
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(topic_settings, client, name, 100.0)
+        broker.create_topic(name, cleanup_policy="compact")
+        assert (found.result() or {})["cleanup.policy"] == "compact"
 
 
 def test_lag_is_known_while_brokers_answer(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:

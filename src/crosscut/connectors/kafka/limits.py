@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import TIMEOUT_S, library
+from crosscut.connectors.kafka.topics import GONE_AFTER_S
+
+_ASK_AGAIN_S = 0.1
 
 _OVERHEAD_BYTES = 100
 """Of a batch with one message, beside key and value."""
@@ -48,16 +52,25 @@ def topic_limits(client: Any, topic: str) -> TopicLimits:
     return TopicLimits(int(largest) if largest.isdigit() else None, "compact" in policies(settings))
 
 
-def topic_settings(client: Any, topic: str) -> dict[str, str] | None:
+def topic_settings(client: Any, topic: str, patience_s: float = GONE_AFTER_S) -> dict[str, str] | None:
     """Return the settings of a topic; None if this user may not read them, or the cluster tells nobody.
 
     Args:
         client: An AdminClient.
+        patience_s: For a topic that was just made: not all brokers know of it at once.
 
     Raises:
         KafkaException: The cluster does not answer, or refuses for another reason.
     """
-    return _settings(client, "TOPIC", topic)
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return _settings(client, "TOPIC", topic)
+        except library().KafkaException as error:
+            is_unknown = error.args[0].code() == library().KafkaError.UNKNOWN_TOPIC_OR_PART
+            if not is_unknown or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_ASK_AGAIN_S)
 
 
 def transaction_ms_max(client: Any) -> int | None:

@@ -117,7 +117,7 @@ class Markers:
                         error.args[0],
                         topic=self._topic,
                     ) from error
-        settings = self._settings(client)
+        settings = topic_settings(client, self._topic, TIMEOUT_S)
         if settings is None:
             _log.warning(
                 "%s may not be described by this user, so it is not known whether it is compacted; allow "
@@ -131,18 +131,6 @@ class Markers:
                 f"choose another marker_topic",
                 topic=self._topic,
             )
-
-    def _settings(self, client: Any) -> dict[str, str] | None:
-        """Return the settings of the topic; not all brokers know at once of one that was just made."""
-        ck, deadline_s = library(), time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                return topic_settings(client, self._topic)
-            except ck.KafkaException as error:
-                is_new = error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
-                if not is_new or time.monotonic() > deadline_s:
-                    raise
-            time.sleep(LEADER_POLL_S)
 
     def message(self, marker: Marker) -> tuple[str, bytes, bytes]:
         """Return topic, key and value of the message that says so."""
