@@ -22,6 +22,9 @@ LAG_S = 15.0
 """An older answer of the server says nothing about the lag."""
 
 _BATCH = 500
+_FIRST_BATCH = 16
+"""Not more, before it is known how large messages are."""
+
 _BATCH_BYTES = 16 * 1024 * 1024
 """A larger batch is followed by a smaller one."""
 
@@ -173,7 +176,7 @@ class _StreamReader(ReaderAhead[Any]):
         self._pending: int | None = None
         # When the server answered last, and since when it has kept this reader waiting.
         self._answered_s = self._waiting_since_s = time.monotonic()
-        self._batch = _BATCH
+        self._batch = min(_FIRST_BATCH, _BATCH)
         # How many messages the server had sent to the consumer of this connection, as it said last.
         self._sent_count = 0
         self._decode = decoder(source.decode)
