@@ -1,7 +1,7 @@
 """The graph, with the user's functions in it, from the Spark driver to the workers.
 
 The source of the user's modules travels with it, since a module next to the script is not there on another
-machine; a worker imports them from that, and what they define is pickled by reference (decision 0092). Only
+machine; a worker imports them from that, and what they define is pickled by reference (decision 0088). Only
 the main program is taken along by value, with modules that can't be imported a second time. A record class
 that travels by value is bound under its module's name in the worker, so that the plain pickle that carries
 records and state finds it there.
