@@ -100,3 +100,10 @@ def test_every_channel_gets_all_of_its_own_in_order_and_nothing_waits_for_more_t
         take()
     assert got == wanted
     assert not any(pieces.values())
+
+
+def test_only_batches_are_cut_into_pieces() -> None:
+    lanes = Lanes(piece_bytes=4)
+    for kind in (FrameType.CREDIT, BARRIER):
+        lanes.put(0, kind, b"12345678")
+        assert (lanes.take().kind, lanes.is_empty) == (kind, True)

@@ -57,7 +57,8 @@ class Lanes:
         channel = self._turns.popleft()
         lane = self._lanes[channel]
         kind, payload = lane.popleft()
-        if len(payload) > self._piece_bytes:
+        # Only a batch is cut: whoever receives the others looks for them whole.
+        if len(payload) > self._piece_bytes and kind is FrameType.BATCH:
             whole = memoryview(payload)
             lane.appendleft((kind, whole[self._piece_bytes :]))
             kind, payload = FrameType.PIECE, whole[: self._piece_bytes]
