@@ -20,7 +20,7 @@ import pytest
 from jobs import DEADLINE_S, Armed, NumberedJob, is_gone, log_files, snapshot_of_tree, until
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, JobFailedError, SettingsError, StoreError
+from crosscut.errors import ConnectorError, JobFailedError, RefusedRecordError, SettingsError, StoreError
 
 Arm = Callable[..., Armed]
 
@@ -113,7 +113,9 @@ def test_a_record_that_can_not_be_sent_is_an_error_with_the_record(tmp_path: Pat
     # Some of these keys are of the other worker; within a worker, records are never pickled.
     numbers = flow.source(cc.generate(lambda i: (i, None), count=1_000))
     bad = numbers.map(lambda one: (one[0], lambda: 1) if one[0] in range(500, 560, 2) else one)
-    bad.key_by(lambda one: one[0]).reduce(lambda a, b: a).sink(cc.files.jsonl(tmp_path / "out"))
+    bad.key_by(lambda one: one[0]).aggregate(int, lambda total, one: total + 1).sink(
+        cc.files.jsonl(tmp_path / "out")
+    )
     text = failure(started.flow(flow, settings_in(tmp_path)))
     assert "<function" in text
     assert "can't be sent to another worker" in text
@@ -137,9 +139,9 @@ def test_a_record_that_is_not_json_is_an_error_with_the_record(tmp_path: Path, s
     flow = cc.Flow("json")
     source = flow.source(cc.generate(lambda i: i, count=1_000))
     source.map(lambda i: {1, 2} if i == 500 else i).sink(cc.files.jsonl(tmp_path / "out"))
-    text = failure(started.flow(flow, settings_in(tmp_path)), ConnectorError)
+    text = failure(started.flow(flow, settings_in(tmp_path)), RefusedRecordError)
     assert "record {1, 2} can't be written as JSON" in text
-    assert "failed 3 times in a row" in text
+    assert "was refused 3 times in a row" in text
     assert list((tmp_path / "out").glob("part-*")) == []
 
 

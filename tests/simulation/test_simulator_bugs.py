@@ -238,6 +238,7 @@ def committed_when_prepared(patch: pytest.MonkeyPatch) -> None:
         effects = plain(self, event)
         if isinstance(event, TransactionPrepared) and self._in_flight is None:
             self._authorised = event.checkpoint_id
+            self._due += (event.checkpoint_id,)
             effects += self._next()
         return effects
 
@@ -1289,7 +1290,7 @@ BUGS: dict[Plant, Where] = {
     credit_given_twice: Where(COUNTS, breaks="I11"),
     credit_never_given: Where(COUNTS, breaks="I11"),
     credit_given_too_early: Where(COUNTS, changed={"channel_bytes": 200, "parallelism": 2}, breaks="I11"),
-    checkpoints_that_wait_for_no_commit: Where(COUNTS, changed=BEHIND),
+    checkpoints_that_wait_for_no_commit: Where(COUNTS, changed=BEHIND, breaks="P4"),
     sources_paused_for_good: Where(COUNTS, changed=BEHIND),
     checkpoint_forgotten_that_waited_for_a_commit: Where(COUNTS, changed=BEHIND | {"is_periodic": False}),
     sent_without_credit: Where(COUNTS, changed={"channel_bytes": 50, "parallelism": 2}, breaks="I11"),

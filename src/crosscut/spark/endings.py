@@ -13,6 +13,7 @@ from crosscut.errors import (
     FlowError,
     HistoryError,
     JobFailedError,
+    RefusedRecordError,
     SettingsError,
     StoreError,
     WorkersError,
@@ -22,7 +23,15 @@ from crosscut.protocol.messages import FailureCause
 
 _EXCEPTIONS: dict[str, type[CrosscutError]] = {
     kind.__name__: kind
-    for kind in (ConnectorError, FlowError, HistoryError, SettingsError, StoreError, WorkersError)
+    for kind in (
+        ConnectorError,
+        FlowError,
+        HistoryError,
+        RefusedRecordError,
+        SettingsError,
+        StoreError,
+        WorkersError,
+    )
 }
 
 
@@ -35,7 +44,8 @@ def failure_of(name: str, end: EndJob, error: BaseException | None) -> JobFailed
     cause = end.cause or FailureCause("Unknown", "no cause was given")
     # The error itself where it was raised here, else one of its kind; what happened elsewhere is text.
     kind = _EXCEPTIONS.get(cause.kind)
-    if error is None and kind is not None and not cause.operator:
+    # An operator is named where user code raised, and where a source or sink did.
+    if error is None and kind is not None and (not cause.operator or issubclass(kind, ConnectorError)):
         error = kind(f"job {name!r}: {cause.message}")
     failure = JobFailedError(_failure_text(name, cause), cause=cause)
     failure.__cause__ = error
