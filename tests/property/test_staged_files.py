@@ -371,7 +371,7 @@ def looked_at_nobody(*_: Any) -> list[Any]:
     return []
 
 
-def any_handles(known: Published, handles: list[Handle]) -> bool:
+def any_handles(known: Published, handles: list[Handle], *_: object) -> bool:
     return True
 
 

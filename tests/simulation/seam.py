@@ -242,6 +242,8 @@ class Batching:
                 call(lambda: output.abort(handles), None)
             case batch_do.SweepOutput(epoch):
                 call(lambda: output.sweep(epoch), None)
+            case batch_do.DiscardParts() | batch_do.SweepParts():
+                """Nothing is stored here that could be left over."""
             case _:
                 raise AssertionError(f"nothing fails here: {effect}")
 
