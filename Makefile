@@ -11,7 +11,7 @@ UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test mutants check tables docs bench lock clean environment
+.PHONY: help demo test prove mutants check tables docs bench lock clean environment
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -21,6 +21,9 @@ demo: $(VENV)/.demo ## Run the demo
 
 test: environment ## Run all tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+prove: environment ## Run all tests in their long form
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --prove
 
 mutants: environment ## Plant each mutant of tests/proof, and see that its tests find it
 	@$(BIN)/python -m tests.proof.mutants

@@ -41,13 +41,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
     parser.addoption(
+        "--prove", action="store_true", help="run the tests that are marked proof too: `make prove`"
+    )
+
+    parser.addoption(
         "--rewrite-pictures",
         action="store_true",
         help="take the pictures of the guide anew, in tests/process/test_page.py",
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--prove"):
+        left_out = [item for item in items if item.get_closest_marker("proof")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for item in items:
         if _PROCESS_TESTS in item.path.parents:
             item.add_marker(pytest.mark.process)

@@ -24,7 +24,7 @@ from crosscut.testing.simulator.user_flow import Rehearsal
 
 EVENTS = 500
 EXACT = tuple(one for one in PROTOCOLS if one != "at-least-once")
-SEEDS = range(3)
+SEEDS = range(2)
 # After a broken promise of the disk, or a word of the user, a job may end without its answers.
 FAULTS = tuple(
     one for one in FAULT_KINDS if one not in ("tear a part", "rot a part", "stop the job", "cancel the job")

@@ -532,7 +532,7 @@ def explored() -> int:
     return len(seen)
 
 
-@pytest.mark.parametrize("sweep_every", [1, 64])
+@pytest.mark.parametrize("sweep_every", [1, pytest.param(64, marks=pytest.mark.proof)])
 def test_every_order_of_what_can_happen_keeps_output_exact(
     sweep_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

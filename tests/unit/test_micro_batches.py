@@ -107,7 +107,10 @@ def routed_at_random(out: cc.Collect, counts: cc.Collect, records: int = 300) ->
     return flow
 
 
-@pytest.mark.parametrize(("seed", "state_backend"), [(0, "memory"), (1, "memory"), (2, "rocksdb")])
+@pytest.mark.parametrize(
+    ("seed", "state_backend"),
+    [(0, "memory"), pytest.param(1, "memory", marks=pytest.mark.proof), (2, "rocksdb")],
+)
 def test_records_that_are_routed_at_random_arrive_once_whatever_becomes_of_attempts(
     tmp_path: Path, seed: int, state_backend: BackendName
 ) -> None:

@@ -14,7 +14,8 @@ Three rules keep it live:
 
 * a barrier needs no credit: no backlog holds a checkpoint up for ever;
 * a back edge never makes its sender wait: it spills to disk;
-* where nothing waits in memory, all credit has been given back, and `rows_max` is at least one record.
+* where nothing waits in memory, at least three quarters of the credit have been given back, and `rows_max`
+  is at least one record.
 
 Nothing is sent here: the pool asks which items may leave, and sends them.
 """
@@ -38,7 +39,7 @@ BACK_EDGE_ITEMS_MAX = 64
 """Items that may wait in memory in a back edge inside a worker before they are spilled."""
 
 _GIVEN_AT_ONCE = 4
-"""Credit goes back when nothing waits, or when it is a quarter of all: each time is a frame of its own."""
+"""Credit goes back when it is a quarter of all: each time is a frame, which wakes the sender's worker up."""
 
 WITHIN_NS = 500_000_000
 """A channel holds what its receiver takes in so long. A sender that reads on while a barrier is on its way,
@@ -294,10 +295,10 @@ class ReceivingEnd:
             self._earned_rows += self._ledger_rows
             self._ledger.clear()
             self._ledger_rows = self._ledger_bytes = 0
+        # By the bound that the sender knows: it may have stopped there.
+        rows_max = min(self.rows_max, self._rows_max_said)
         is_due = (
-            not self._ledger
-            or self._earned_bytes >= self._give_from_bytes
-            or _GIVEN_AT_ONCE * self._earned_rows >= self.rows_max
+            self._earned_bytes >= self._give_from_bytes or _GIVEN_AT_ONCE * self._earned_rows >= rows_max
         )
         # A sender that was told of a larger window would fill it.
         is_told_too_much = self.rows_max * _CHANGE <= self._rows_max_said
