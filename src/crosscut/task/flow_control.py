@@ -297,9 +297,7 @@ class ReceivingEnd:
             self._ledger_rows = self._ledger_bytes = 0
         # By the bound that the sender knows: it may have stopped there.
         rows_max = min(self.rows_max, self._rows_max_said)
-        is_due = (
-            self._earned_bytes >= self._give_from_bytes or _GIVEN_AT_ONCE * self._earned_rows >= rows_max
-        )
+        is_due = self._earned_bytes >= self._give_from_bytes or _GIVEN_AT_ONCE * self._earned_rows >= rows_max
         # A sender that was told of a larger window would fill it.
         is_told_too_much = self.rows_max * _CHANGE <= self._rows_max_said
         if not is_told_too_much and not (is_due and (self._earned_bytes or self._earned_rows)):
