@@ -53,3 +53,17 @@ def test_a_job_goes_on_at_any_parallelism_with_exact_output(protocol: ProtocolKi
         must += ["rescaled: records on their way"]
     missing = [name for name in must if not seen[name]]
     assert not missing, f"{missing} in no world: {sorted(seen.items())}"
+
+
+@pytest.mark.parametrize("protocol", ["unaligned", "switching"])
+def test_records_of_a_key_keep_their_order_on_edges_that_are_not_by_key(protocol: ProtocolKind) -> None:
+    """I16: of two records on their way, and of one that is read later, in calls too."""
+    seen: Counter[str] = Counter()
+    for seed in range(8):
+        drawn = options_of(seed, ("detours",), (protocol,))
+        deaths = tuple(PlannedFault(at_ms, "kill the driver") for at_ms in range(60, 800, 60))
+        crowd: dict[str, Any] = {**DEATHS, **CROWD, "faults": deaths, "is_periodic": True}
+        life = live(replace(drawn, parallelism=2, rescaled_to=WAYS[seed % len(WAYS)], **crowd))
+        assert not life.failure, life.report()
+        seen += life.seen
+    assert seen["rescaled: records on their way"]

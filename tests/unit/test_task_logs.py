@@ -24,6 +24,7 @@ from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
 from crosscut.protocol.barriers.switching import AlignedThenUnaligned
 from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined
+from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.task import channel_log
 from crosscut.task import inputs as queues
@@ -697,7 +698,7 @@ def rescaled_task(records: Sequence[Any]) -> tuple[Task, list[Any]]:
         queues=queues_of,
         outputs=[],
         rows=1,
-        replayed_first={B: 1},
+        replay=ReplayOrder({B: 1}, 0, {}),
     )
     return task, taken
 

@@ -4,6 +4,7 @@ import pytest
 
 from crosscut.errors import WireError
 from crosscut.ids import CheckpointId
+from crosscut.task.items import REPLAYED
 from crosscut.wire.frames import (
     CONTROL_LIMITS,
     DATA_LIMITS,
@@ -203,7 +204,11 @@ def test_a_barrier_carries_its_checkpoint() -> None:
     assert decode_barrier(memoryview(encode_barrier(CheckpointId((1 << 64) - 1)))) == (1 << 64) - 1
 
 
-@pytest.mark.parametrize("payload", [b"", b"\0" * 7, b"\0" * 9, b"\0" * 8])
+def test_a_mark_of_channel_records_is_the_barrier_of_no_checkpoint() -> None:
+    assert decode_barrier(memoryview(encode_barrier(REPLAYED.checkpoint_id))) == 0
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0" * 7, b"\0" * 9])
 def test_a_barrier_without_a_checkpoint_is_refused(payload: bytes) -> None:
     with pytest.raises(WireError, match="BARRIER"):
         decode_barrier(payload)

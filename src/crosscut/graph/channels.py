@@ -38,6 +38,15 @@ def outputs_of(graph: JobGraph, task: TaskId) -> tuple[ChannelId, ...]:
     )
 
 
+def depths_of(graph: JobGraph) -> dict[VertexId, int]:
+    """Return how many edges the longest way from a source to each vertex has, back edges aside."""
+    depths: dict[VertexId, int] = {}
+    for vertex in graph.vertices:
+        senders = (one.source for one in graph.edges if one.target == vertex.vertex_id and not one.back_edge)
+        depths[VertexId(vertex.vertex_id)] = max((depths[VertexId(one)] + 1 for one in senders), default=0)
+    return depths
+
+
 def read_aside(graph: JobGraph, uid: str) -> frozenset[str]:
     """Return the names of those side outputs of operator `uid` that somebody reads."""
     sides = (edge.side for edge in graph.edges)

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from crosscut.errors import FlowError, StateError
-from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.specs import AsyncMapSpec, JobGraph, Vertex
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.keys import encoded_key, key_group, owner_of_group
 from crosscut.operators.building import keyed_state
@@ -75,7 +75,12 @@ def parts_of(
     if state is None:
         return ()
 
+    is_calling = isinstance(vertex.chain[0].spec, AsyncMapSpec)
+
     def owns(key: Any) -> bool:
+        # Calls stay with their task, and so in order; the blocks of others are left out below.
+        if is_calling:
+            return True
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism) == task.index
 
@@ -84,7 +89,7 @@ def parts_of(
     mine = [
         _owned(block, state, owns)
         for index, block in blocks
-        if index == task.index or block.table not in state.shared
+        if index == task.index or not (is_calling or block.table in state.shared)
     ]
     for _ in state.loading_rows(mine, CheckpointId(n - 1)):
         pass

@@ -9,7 +9,7 @@ from crosscut.batch import Batch, Mark
 from crosscut.graph.specs import SideOutput
 from crosscut.ids import ChannelId, CheckpointId
 from crosscut.task.flow_control import ROWS_MAX, SendingEnd
-from crosscut.task.items import Barrier, EndOfInput, Item
+from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item
 from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
 
@@ -141,10 +141,16 @@ class Departures:
 
 
 def _led_by_barrier(n: CheckpointId, channel: ChannelId, items: list[Item], log: Log) -> list[Item]:
-    """Log `items`, and return them with barrier n before them."""
+    """Log `items`, and return them with barrier n before them.
+
+    The barrier stays after the last mark of channel records (`REPLAYED`): the receiver takes no snapshot
+    before that mark, so what is in front of it belongs to no log.
+    """
+    first = max((place for place, item in enumerate(items, 1) if item == REPLAYED), default=0)
+    replayed, items = items[:first], items[first:]
     for item in items:
         if isinstance(item, Batch):
             log(channel, item)
     # Older barriers, which have overtaken the same records, stay before it.
     older = sum(1 for _ in takewhile(lambda item: isinstance(item, Barrier), items))
-    return [*items[:older], Barrier(n), *items[older:]]
+    return [*replayed, *items[:older], Barrier(n), *items[older:]]

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from crosscut.errors import ProtocolError
 from crosscut.ids import ChannelId
+from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.task.flow_control import ReceivingEnd
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
@@ -20,8 +22,8 @@ class Intake:
         is_blocked: Whether a channel may deliver nothing for now.
         channel_bytes: That each channel may have under way.
         spills_blocked: A channel that is blocked may be spilled to disk; a back edge always may.
-        replayed_first: Channels with records that were on their way at another parallelism, in so many
-            sections, as many in each; a `REPLAYED` ends one. They are taken section by section.
+        replay: Which inputs may deliver after a start at another parallelism; a `REPLAYED` is the mark. None:
+            all may.
 
     Attributes:
         ends: The receiving ends.
@@ -36,7 +38,7 @@ class Intake:
         back_edges: frozenset[ChannelId],
         channel_bytes: int,
         spills_blocked: bool,
-        replayed_first: Mapping[ChannelId, int] | None = None,
+        replay: ReplayOrder | None = None,
     ) -> None:
         self.ends = {
             channel: ReceivingEnd(
@@ -52,8 +54,8 @@ class Intake:
         self._outlets = outlets
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
-        # New records may have been sent later by another task, which has taken over a split, or a key.
-        self._replaying = dict(replayed_first or {})
+        # None once it is over.
+        self._replay = replay if replay is not None and not replay.is_over else None
         # Those of them that were found blocked, until channels are unblocked: with thousands of inputs,
         # looking at them again for each item would cost the square of their number.
         self._set_aside: list[ChannelId] = []
@@ -61,33 +63,28 @@ class Intake:
 
     @property
     def has_next(self) -> bool:
-        """Whether a channel that is not blocked has something to deliver."""
-        turn = self._turn
-        while turn and self._is_blocked(turn[0]):
+        """Whether a channel that may deliver has something to deliver."""
+        turn, replay = self._turn, self._replay
+        while turn and (
+            self._is_blocked(turn[0]) or (replay is not None and not replay.may_deliver(turn[0]))
+        ):
             self._set_aside.append(turn.popleft())
         return bool(turn)
 
     @property
     def has_barrier(self) -> bool:
-        """Whether a barrier waits in a channel that is not blocked."""
-        return any(
+        """Whether a barrier waits in a channel that is not blocked, and is to be taken before long."""
+        return self._replay is None and any(
             queue.holds_barrier for channel, queue in self._queues.items() if not self._is_blocked(channel)
         )
 
     def begin_turn(self) -> ChannelId:
-        """Return the channel whose turn it is; `has_next` has said that there is one.
-
-        Records that were on their way at another parallelism come before all others.
-        """
-        if self._replaying:
-            channel = next(iter(self._replaying))
-            self._turn.remove(channel)
-            return channel
+        """Return the channel whose turn it is; `has_next` has said that there is one."""
         return self._turn.popleft()
 
     def begin_turn_of_barrier(self) -> ChannelId | None:
         """As `begin_turn`, of a channel that is not blocked and has a barrier to deliver next, if any."""
-        if self._replaying:
+        if self._replay is not None:
             return None
         for channel in self._turn:
             if self._queues[channel].begins_with_barrier and not self._is_blocked(channel):
@@ -103,17 +100,39 @@ class Intake:
     @property
     def is_replaying(self) -> bool:
         """Whether records that were on their way at another parallelism are still to be taken."""
-        return bool(self._replaying)
+        return self._replay is not None
 
-    def replays(self, channel: ChannelId) -> bool:
-        """Whether `channel` delivers such records now."""
-        return channel in self._replaying
+    @property
+    def is_generation_taken(self) -> bool:
+        """Whether the task is to send a mark when all that it took has gone on; see `ReplayOrder`."""
+        return self._replay is not None and self._replay.is_generation_taken
 
-    def note_replayed(self, channel: ChannelId) -> None:
-        """The mark after a section was taken: the next channel goes on with the same section."""
-        left = self._replaying.pop(channel) - 1
-        if left:
-            self._replaying[channel] = left
+    def replays_own(self, channel: ChannelId) -> bool:
+        """Whether `channel` delivers the task's own channel records now."""
+        return self._replay is not None and self._replay.is_own(channel)
+
+    def note_mark(self, channel: ChannelId) -> None:
+        """A mark of channel records was taken.
+
+        Raises:
+            ProtocolError: None is expected there.
+        """
+        if self._replay is None:
+            raise ProtocolError(f"a mark of channel records came on {channel}, and none were on their way")
+        self._replay.marked(channel)
+        self._let_in()
+
+    def begin_generation(self) -> None:
+        """The task has sent the mark after a generation."""
+        if self._replay is not None:
+            self._replay.begin_next()
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Others may deliver now than before."""
+        if self._replay is not None and self._replay.is_over:
+            self._replay = None
+        self.unblock()
 
     def take(self, channel: ChannelId, rows_max: int, whole_max: int = 0) -> Item:
         """Take the first item of `channel`, of at most `rows_max` records, or whole if it has few more.

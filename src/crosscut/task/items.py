@@ -15,8 +15,8 @@ class Barrier:
 
 
 REPLAYED = Barrier(CheckpointId(0))
-"""Stands after what was on its way when the job had another parallelism. It never travels: a task finds it
-in its own inputs."""
+"""The mark after channel records of another parallelism: after a section of the task's own, or after a
+generation of those that come from a sender. See `crosscut.protocol.replay_order`."""
 
 
 @dataclass(frozen=True, slots=True)

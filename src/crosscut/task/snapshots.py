@@ -3,8 +3,8 @@
 A snapshot can't see records in the midst of the chain: half a batch is in the state, and the rest nowhere. So
 an event that may end in one waits until the chain is through with the batch that it has begun.
 
-Nor is one taken before all is processed that was on its way at another parallelism: a snapshot says nothing
-of what is to come before what.
+Nor is one taken before the task has processed all channel records of another parallelism: a snapshot does not
+say which records come before which.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from crosscut.protocol.events import BarrierArrived, CommitAuthorised
 from crosscut.protocol.job.rescaling import read_said, shown_said
 from crosscut.protocol.measures import Letter, Reading
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
+from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.protocol.source_groups import AlignedSplits
 from crosscut.state.keyed import KeyedState
@@ -71,7 +72,7 @@ class Task:
         untimed: Likewise.
         parts: Those of the restored checkpoint.
         unsent: Output in the restored snapshot: it is sent again.
-        replayed_first: See `Intake`. Watermarks that come from there are the task's own.
+        replay: See `Intake`. Watermarks among the task's own channel records are its own.
 
     Attributes:
         outlets: Work for the performer, after any call.
@@ -107,7 +108,7 @@ class Task:
         has_event_time: bool = False,
         untimed: Collection[str] = (),
         unsent: Sequence[LoggedBatch] = (),
-        replayed_first: Mapping[ChannelId, int] | None = None,
+        replay: ReplayOrder | None = None,
         log_space: SpillSpace | None = None,
         aligned: AlignedSplits | None = None,
     ) -> None:
@@ -139,7 +140,7 @@ class Task:
             back_edges=back_edges,
             channel_bytes=channel_bytes,
             spills_blocked=spills_blocked,
-            replayed_first=replayed_first,
+            replay=replay,
         )
         self.chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
         self.chain.said, self._said_before = read_said(before.said)
@@ -163,7 +164,7 @@ class Task:
             splits.unfinished if splits is not None else [],
             is_new=restored is None,
             is_open=splits is not None and splits.is_open,
-            is_raised_later=bool(replayed_first),
+            is_raised_later=replay is not None and replay.has_own,
         )
         self._ending = TaskEnding(self.chain, is_said=before.ended)
         self.calls = TaskCalls(chain, protocol, self.chain, self.intake, self.outlets)
@@ -184,6 +185,7 @@ class Task:
             self.transactions.committed,
             is_source=splits is not None,
         )
+        self._pass_on_marks()
 
     # Questions of the performer.
 
@@ -330,6 +332,10 @@ class Task:
         The outlets may have something in them afterwards: a barrier may count on arrival.
         """
         match item:
+            case Barrier() if item == REPLAYED:
+                if channel in self._back_edges:
+                    # What goes round is not waited for: it might never come to an end.
+                    return
             case Barrier(checkpoint_id):
                 if not self.snapshots.barrier_came(channel, checkpoint_id):
                     return
@@ -378,6 +384,8 @@ class Task:
                 self._pass_on_end()
         elif self._reading is not None and not self._is_batch_over and not self._is_paused:
             self._read(self._reading)
+        if self.intake.is_replaying:
+            self._pass_on_marks()
         self.marks.let_on(is_over=self._ending.is_forwarded)
         self.snapshots.let_in()
         return channel
@@ -485,7 +493,7 @@ class Task:
                     if news is not None:
                         rest_of_slice.add_news(news.watermark, idle=news.idle)
                     self.intake.put_back(channel, rest_of_slice)
-                elif news is not None and self.intake.replays(channel):
+                elif news is not None and self.intake.replays_own(channel):
                     self.chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
                     self._time.heard(channel, news)
@@ -495,7 +503,7 @@ class Task:
                 self.records_in += rows
                 self.calls.request()
             case Barrier() if item == REPLAYED:
-                self.intake.note_replayed(channel)
+                self.intake.note_mark(channel)
             case Barrier(checkpoint_id):
                 self.snapshots.handle(BarrierArrived(channel, checkpoint_id))
             case EndOfInput():
@@ -511,6 +519,12 @@ class Task:
         if self.departures.lead_on(side):
             self._sent_on += len(batch)
             self.departures.add(batch, side)
+
+    def _pass_on_marks(self) -> None:
+        """Send the marks after generations of channel records that are through with the task."""
+        while self.intake.is_generation_taken and not self.calls.is_calling:
+            self.departures.send_to_all(REPLAYED)
+            self.intake.begin_generation()
 
     def _input_ended(self) -> None:
         if self._ending.begin(waits=self.calls.is_calling):

@@ -123,7 +123,7 @@ def encode_barrier(checkpoint_id: CheckpointId) -> bytes:
 
 
 def decode_barrier(payload: Payload) -> CheckpointId:
-    """Return the checkpoint that a BARRIER frame belongs to.
+    """Return the checkpoint that a BARRIER frame belongs to; 0: it is a mark that ends older channel records.
 
     Raises:
         WireError: The payload is not a checkpoint id.
@@ -131,8 +131,6 @@ def decode_barrier(payload: Payload) -> CheckpointId:
     if len(payload) != _BARRIER.size:
         raise WireError(f"BARRIER frame of {len(payload)} bytes: expected {_BARRIER.size}")
     (checkpoint_id,) = _BARRIER.unpack(payload)
-    if checkpoint_id == 0:
-        raise WireError("BARRIER frame names checkpoint 0: ids start at 1")
     return CheckpointId(checkpoint_id)
 
 

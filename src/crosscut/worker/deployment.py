@@ -11,9 +11,9 @@ from crosscut.batch import Batch
 from crosscut.connected_process import Begins
 from crosscut.dynamic_source import DynamicSource
 from crosscut.errors import StateError
-from crosscut.graph.channels import back_edges_of, inputs_of, leaving, read_aside
+from crosscut.graph.channels import back_edges_of, depths_of, inputs_of, leaving, read_aside
 from crosscut.graph.source_groups import aligned_splits
-from crosscut.graph.specs import JobGraph, KeyBySpec, Vertex
+from crosscut.graph.specs import AsyncMapSpec, JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
@@ -24,8 +24,9 @@ from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, known_after, known_before, restore_permit
-from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, wholly_taken
+from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, taken_over_by, wholly_taken
 from crosscut.protocol.messages import DeployTasks
+from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.settings import BackendName
 from crosscut.state.heritage import Heritage
@@ -115,6 +116,8 @@ async def build_tasks(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism)
 
+    # A batch has parts of a graph, and never reads anything new beside channel records.
+    depths = depths_of(graph) if deploy.rescaled_from and not is_attempt else {}
     owns = OwnedKeys(groups_of_task(worker, graph.max_parallelism, graph.parallelism), graph.max_parallelism)
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
@@ -126,7 +129,9 @@ async def build_tasks(
             )
         snapshot = snapshot or Snapshot()
         heritage = (
-            _heritage(graph, worker, deploy.rescaled_from, snapshot, owns) if deploy.rescaled_from else None
+            _heritage(graph, vertex, worker, deploy.rescaled_from, snapshot, owns)
+            if deploy.rescaled_from
+            else None
         )
         new_state = at_hand.new_state(task_id)
         if not terms.is_periodic and not deploy.restore:
@@ -180,7 +185,7 @@ async def build_tasks(
             for channel in inputs
         }
         unsent: list[LoggedBatch] = []
-        replayed_first: dict[ChannelId, int] = {}
+        sections: dict[ChannelId, int] = {}
         if deploy.rescaled_from and snapshot.log and inputs:
             # One for each input, since operators may tell them apart. A back edge always finds room on disk.
             through: dict[int, InputQueue] = {}
@@ -190,10 +195,18 @@ async def build_tasks(
                 _hand_on, snapshot, read_part, task_id, graph, owner_of, through, deploy.rescaled_from
             )
             if marks:
-                replayed_first = {queue.channel: marks for _, queue in sorted(through.items())}
+                sections = {queue.channel: marks for _, queue in sorted(through.items())}
         elif not deploy.rescaled_from:
             for part in snapshot.log:
                 unsent += await pool.in_thread(_put_back, part, read_part, queues)
+        replay = None
+        if deploy.rescaled_from:
+            senders = {
+                channel: depths[channel.source.vertex]
+                for channel in inputs
+                if channel not in closing and not is_attempt
+            }
+            replay = ReplayOrder(sections, depths.get(task_id.vertex, 0), senders)
         task = Task(
             task_id=task_id,
             epoch=deploy.epoch,
@@ -202,7 +215,7 @@ async def build_tasks(
             back_edges=closing,
             spills_blocked=terms.spill_bytes > 0,
             unsent=unsent,
-            replayed_first=replayed_first,
+            replay=replay,
             log_space=spaces.boundless,
             chain=[operator for operator in operators if operator is not None],
             outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
@@ -334,9 +347,15 @@ async def _begun(
 
 
 def _heritage(
-    graph: JobGraph, index: WorkerIndex, before: int, snapshot: Snapshot, owns: OwnedKeys
+    graph: JobGraph, vertex: Vertex, index: WorkerIndex, before: int, snapshot: Snapshot, owns: OwnedKeys
 ) -> Heritage:
     chains = chains_of(snapshot)
+    if isinstance(vertex.chain[0].spec, AsyncMapSpec):
+        # All calls of a task stay together, and go where records go that were on their way to it: so they
+        # stay in order.
+        mine = tuple(one for i, one in enumerate(chains) if taken_over_by(i, graph.parallelism) == index)
+        everything = OwnedKeys(range(graph.max_parallelism), graph.max_parallelism)
+        return Heritage(mine, 0, everything, frozenset(range(len(mine))))
     whole = wholly_taken(index, before, graph.parallelism, graph.max_parallelism, len(chains))
     return Heritage(chains, copies_from(index, max(len(chains), 1)), owns, whole)
 

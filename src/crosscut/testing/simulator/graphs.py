@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -202,6 +203,38 @@ def _apart(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], No
     _rebalance(flow, source, sink)
 
 
+def _newest_of_key(so_far: Any, record: Any) -> Any:
+    return record
+
+
+def _is_of_an_even_key(record: Any) -> bool:
+    return int(_key(record)[-1]) % 2 == 0
+
+
+async def _answered(record: Any) -> Any:
+    """Take longer for some records than for those that follow them."""
+    (_, split), k = record
+    await asyncio.sleep((split + 3 * k) % 4 * 0.01)
+    return record
+
+
+def _other_key(record: Any) -> Any:
+    return f"other {_key(record)}"
+
+
+def _detours(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """Edges that are not by key, before and between shuffles. The records of a key all go the same way."""
+    left, right = source(), source()
+    changed = left.union(right).key_by(_key).aggregate(_nothing, _newest_of_key).map(lambda pair: pair[1])
+    called = changed.filter(_is_of_an_even_key).map_async(_answered, capacity=2, ordered=True)
+    uncalled = changed.filter(lambda record: not _is_of_an_even_key(record))
+    sink(called.union(uncalled).key_by(_other_key).aggregate(_nothing, _newest_of_key))
+
+
+def _nothing() -> Any:
+    return None
+
+
 STEP_MS = 1_000
 OUT_OF_ORDERNESS_MS = 5 * STEP_MS
 
@@ -326,6 +359,11 @@ def _two_sinks_lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
     return record[0], record[1]
 
 
+def _key_and_split_lane(sink_uid: str, record: Any) -> tuple[Any, Any] | None:
+    key, (split, rank) = record
+    return (key, split), rank
+
+
 GRAPHS: dict[str, Graph] = {
     "chain": Graph(_chain, lane=_count_lane),
     "union": Graph(_union, tokens=_count_and_record, lane=_count_lane),
@@ -341,6 +379,7 @@ GRAPHS: dict[str, Graph] = {
 OTHERS: dict[str, Graph] = {
     "once round": Graph(_once_round),
     "apart": Graph(_apart),
+    "detours": Graph(_detours, lane=_key_and_split_lane),
     "timers": Graph(_timers, survives_duplicates=False, is_punctual=True),
     "time to live": Graph(_time_to_live, survives_duplicates=False, is_punctual=True),
     "event time": Graph(_event_time, tokens=_count_and_record, is_punctual=True),

@@ -32,7 +32,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.task.items import Barrier
+from crosscut.task.items import REPLAYED, Barrier
 from crosscut.testing.simulator.options import Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
@@ -191,6 +191,8 @@ class WorkerProcess(Process):
             (pool.epoch, runner.task.task_id, channel, item.checkpoint_id): self.world.clock.now_us
             for runner in pool.runners
             for channel, end in runner.task.departures.ends.items()
+            # What another parallelism has left goes before all barriers.
+            if REPLAYED not in end.waiting
             for item in end.waiting
             if isinstance(item, Barrier)
         }
