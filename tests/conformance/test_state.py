@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
@@ -518,6 +520,86 @@ def test_a_value_that_cant_be_stored_is_named_with_its_key(keeper: Keeper) -> No
     assert keeper.contents(N2)[MAIN] == {"good": [1], "bad": [2]}
 
 
+class Color(StrEnum):
+    RED = "red"
+
+
+class Place(NamedTuple):
+    row: int
+    seat: Any
+
+
+EQUAL_KEYS: list[list[Any]] = [
+    [True, 1, 1.0, Decimal("1.0")],
+    [0, False, 0.0, -0.0],
+    [Color.RED, "red"],
+    [(1, "x"), Place(1, "x"), Place(True, "x")],
+]
+"""Each list has keys that are one key."""
+EQUAL_NAMES = [*EQUAL_KEYS, [Decimal("2.50"), 2.5, Fraction(5, 2)], [frozenset({1}), frozenset({True})]]
+
+
+def exact(rows: Any) -> list[str]:
+    """Return rows by what they are, which may differ where they are equal."""
+    return sorted(map(repr, rows))
+
+
+@pytest.mark.parametrize("equal", [*EQUAL_KEYS, *(keys[::-1] for keys in EQUAL_KEYS)], ids=repr)
+def test_a_row_keeps_the_key_that_it_was_created_with(keeper: Keeper, equal: list[Any]) -> None:
+    """Whichever of the equal ones changes it later, live and after every kind of restore."""
+    first, *others = equal
+    keeper.state.main.put(first, [1])
+    keeper.state.named["named"].put((first, first), 1)
+    for n, other in enumerate(others, 1):
+        keeper.checkpoint(CheckpointId(n))
+        keeper.complete(CheckpointId(n))
+        keeper.state.fetch([other], to_change=n % 2 == 1)
+        keeper.state.main.put(other, [*keeper.state.main.get(other), 2])
+        row = (other, other)
+        keeper.state.named["named"].put(row, keeper.state.named["named"].own(row) + 1)
+        assert exact(rows_of(keeper.state)) == [repr(first)]
+    last = CheckpointId(len(equal))
+    keeper.checkpoint(last)
+    keeper.complete(last)
+    everything = OwnedKeys(range(GROUPS), GROUPS)
+    for state in (keeper.state, keeper.restored(last), keeper.restored(last, everything)):
+        assert exact(rows_of(state)) == [repr(first)]
+        assert exact(rows_of(state, "named")) == [repr((first, first))]
+        assert exact(state.named["named"].names(others[0])) == [repr(first)]
+        state.close()
+    assert exact(keeper.contents(last)[MAIN]) == [repr(first)]
+
+
+def test_keys_that_keep_their_slots_keep_their_first_one() -> None:
+    """Of operators that never delete a value, in memory."""
+    keeper = MemoryKeeper(lambda initial, others, named: KeyedState(initial, keeps_keys=True))
+    for number, equal in enumerate(zip(*(keys[:2] for keys in EQUAL_KEYS), strict=True), 1):
+        keeper.state.fetch(list(equal), to_change=True)
+        rows, values = keeper.state.to_change(list(equal))
+        for row in rows:
+            values[row] = [number]
+        keeper.checkpoint(CheckpointId(number))
+        keeper.complete(CheckpointId(number))
+    expected = exact(keys[0] for keys in EQUAL_KEYS)
+    assert exact(rows_of(keeper.state)) == expected
+    assert exact(keeper.contents(N2)[MAIN]) == expected
+    assert exact(rows_of(keeper.restored(N2))) == expected
+
+
+def test_a_timer_calls_with_the_key_that_set_it(keeper: Keeper) -> None:
+    timers = timers_of(keeper.state)
+    for equal in EQUAL_KEYS:
+        assert timers.register(equal[0], 5)
+        assert not timers.register(equal[1], 5)
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    expected = [repr((5, equal[0])) for equal in EQUAL_KEYS]
+    everything = OwnedKeys(range(GROUPS), GROUPS)
+    for state in (keeper.restored(N1), keeper.restored(N1, everything), keeper.state):
+        assert list(map(repr, timers_of(state).due(9))) == expected
+        state.close()
+
+
 # Operators.
 
 
@@ -863,4 +945,100 @@ def test_anything_in_any_order_in_rocksdb(disk: OnDisk) -> None:
 
     run_state_machine_as_test(
         OnDiskWorld, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+    )
+
+
+class Keys(RuleBasedStateMachine):
+    """Rows keep the keys that they were created with, whatever happens and in whatever order."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__()
+        self.keeper = keeper
+        self.n = 0
+        self.completed: CheckpointId | None = None
+        # A dict keeps the first of keys that are equal, until it is deleted.
+        self.rows: dict[str, dict[Any, int]] = {MAIN: {}, "named": {}}
+        self.frozen: dict[CheckpointId, dict[str, dict[Any, int]]] = {}
+
+    some = st.tuples(
+        st.sampled_from([MAIN, "named"]),
+        st.sampled_from([*chain.from_iterable(EQUAL_KEYS), "z"]),
+        st.sampled_from([*chain.from_iterable(EQUAL_NAMES), "z"]),
+    )
+
+    @rule(one=some, value=st.integers(0, 9), reads=st.sampled_from(["", "own", "get", "fetch"]))
+    def put(self, one: tuple[str, Any, Any], value: int, reads: str) -> None:
+        rows, table, row = self.rows[one[0]], self.keeper.state.tables[one[0]], _row(*one)
+        if reads == "fetch":
+            table.fetch([row], to_change=True)
+        elif reads:
+            assert getattr(table, reads)(row, None) == rows.get(row)
+        table.put(row, value)
+        rows[row] = value
+
+    @rule(one=some)
+    def delete(self, one: tuple[str, Any, Any]) -> None:
+        self.keeper.state.tables[one[0]].delete(_row(*one))
+        self.rows[one[0]].pop(_row(*one), None)
+
+    @rule(completes=st.booleans())
+    def checkpoint(self, *, completes: bool) -> None:
+        self.n += 1
+        n = CheckpointId(self.n)
+        self.keeper.checkpoint(n)
+        self.frozen[n] = deepcopy(self.rows)
+        if completes:
+            self.keeper.complete(n)
+            self.completed = n
+
+    @precondition(lambda self: self.completed)
+    @rule(how=st.sampled_from(["restore", "roll back", "rescale"]))
+    def recover(self, how: str) -> None:
+        assert self.completed is not None
+        self.rows = deepcopy(self.frozen[self.completed])
+        if how == "roll back":
+            self.keeper.state.roll_back(self.completed)
+        elif how == "restore":
+            self.keeper.restore(self.completed)
+        else:
+            self.keeper.state.close()
+            self.keeper.state = self.keeper.restored(self.completed, OwnedKeys(range(GROUPS), GROUPS))
+            if isinstance(self.keeper, MemoryKeeper):
+                # No part can build on those that it has come from.
+                self.keeper.chain = PartChain()
+
+    @invariant()
+    def has_the_keys_that_were_given(self) -> None:
+        for name, rows in self.rows.items():
+            assert exact(self.keeper.state.tables[name].items()) == exact(rows.items())
+        for key in (equal[-1] for equal in EQUAL_KEYS):
+            names = [name for other, name in self.rows["named"] if other == key]
+            assert exact(self.keeper.state.named["named"].names(key)) == exact(names)
+        if self.completed:
+            found = self.keeper.contents(self.completed)
+            assert exact(found.get(MAIN, {}).items()) == exact(self.frozen[self.completed][MAIN].items())
+
+    def teardown(self) -> None:
+        self.keeper.state.close()
+
+
+def _row(table: str, key: Any, name: Any) -> Any:
+    return key if table == MAIN else (key, name)
+
+
+def test_keys_in_any_order_in_memory() -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        lambda: Keys(MemoryKeeper(KeyedState)),
+        settings=settings(max_examples=100, stateful_step_count=30, deadline=None),
+    )
+
+
+def test_keys_in_any_order_in_rocksdb(disk: OnDisk) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        lambda: Keys(DiskKeeper(disk.new_state(TASK))),
+        settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
     )

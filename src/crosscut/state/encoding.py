@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from crosscut.errors import StateError
+from crosscut.state.given_keys import all_plain
 from crosscut.unpickling import loader
 
 MAGIC = b"XCS6"
@@ -372,8 +373,12 @@ def merged(blocks: Iterable[Block]) -> dict[str, dict[Any, Any]]:
     """Return what `blocks` add up to, the oldest first; see `contents`."""
     tables: dict[str, dict[Any, Any]] = {}
     named: set[str] = set()
+    unusual: set[str] = set()
     for block in blocks:
-        take_in(tables.setdefault(block.table, {}), block.keys, block.values)
+        if block.table not in unusual and not all_plain(block.keys):
+            unusual.add(block.table)
+        rows = tables.setdefault(block.table, {})
+        take_in(rows, block.keys, block.values, replaces_keys=block.table in unusual)
         if block.is_named:
             named.add(block.table)
     for table in named:
@@ -384,15 +389,32 @@ def merged(blocks: Iterable[Block]) -> dict[str, dict[Any, Any]]:
     return tables
 
 
-def take_in(into: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
-    """Set newer values in a plain dict, and remove deleted ones."""
+def take_in(into: dict[Any, Any], keys: list[Any], values: list[Any], *, replaces_keys: bool = True) -> None:
+    """Set newer values in a plain dict, and remove deleted ones.
+
+    Args:
+        replaces_keys: See `update`.
+    """
     # By way of a small dict, which knows the hashes: that takes less time where `into` is large.
-    into.update(dict(zip(keys, values, strict=True)))
+    update(into, dict(zip(keys, values, strict=True)), replaces_keys=replaces_keys)
     # By type: values may have an == of their own.
     if _Deleted in map(type, values):
         for key, value in zip(keys, values, strict=True):
             if value is DELETED:
                 into.pop(key, None)
+
+
+def update(into: dict[Any, Any], newer: dict[Any, Any], *, replaces_keys: bool) -> None:
+    """Set newer values in a dict.
+
+    Args:
+        replaces_keys: The keys of `newer` count as well, where others are equal: see
+            `crosscut.state.given_keys`.
+    """
+    if replaces_keys:
+        for key in newer:
+            into.pop(key, None)
+    into.update(newer)
 
 
 def owned_copy(value: Any) -> Any:

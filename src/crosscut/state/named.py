@@ -7,24 +7,20 @@ stores and restores that row, whatever else the key has.
 
 from __future__ import annotations
 
-import pickle  # noqa: S403 - names are put in order by it, nothing is loaded
 import sys
 from collections.abc import Iterable
-from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from crosscut.errors import FlowError, InternalError
+from crosscut.errors import InternalError
 from crosscut.ids import CheckpointId
-from crosscut.keys import encoded_key, plain_key
 from crosscut.state.encoding import DELETED
+from crosscut.state.given_keys import PLAIN, encoded_name
 from crosscut.state.memory import GAPS_BYTES_MAX, Held
 from crosscut.state.table import Table
 
 NAMES_SAMPLED = 16
 """Of so many keys the names are looked at to tell how much memory those of all take."""
-PICKLED = b"p"
-"""Begins the bytes of a name that can't be a key."""
 
 
 class NamedTable(Table):
@@ -76,20 +72,27 @@ class NamedTable(Table):
         if self._names is not None:
             for layer in dropped:
                 for row in layer:
-                    if self.has(row):
-                        self._row_came(row)
-                    else:
+                    if self._has_unusual or not self.has(row):
                         self._row_went(row)
+                    if self.has(row):
+                        self._row_came(self._given(row) if self._has_unusual else row)
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """See `Table.load`; `keys` are pairs."""
         super().load(keys, values)
         if self._names is not None:
             for row, value in zip(keys, values, strict=True):
-                if value is DELETED:
+                if value is DELETED or self._has_unusual:
                     self._row_went(row)
-                else:
+                if value is not DELETED:
                     self._row_came(row)
+
+    def _is_unusual(self, key: Any) -> bool:
+        one, name = key
+        # Nearly all: asked of each row that comes to a layer.
+        if type(one) in PLAIN and type(name) in PLAIN:
+            return self._has_unusual
+        return super()._is_unusual(key)
 
     def _row_came(self, row: Any) -> None:
         if self._names is not None:
@@ -118,64 +121,6 @@ class NamedTable(Table):
 def in_order(names: Iterable[Any]) -> list[Any]:
     """Return the names of rows in the order in which they are always given."""
     return sorted(names, key=encoded_name)
-
-
-def encoded_name(name: Any) -> bytes:
-    """Return the bytes of a row's name: alike for names that are equal.
-
-    A name may be anything that can be pickled. Of what is neither a key, nor a number, nor a tuple or
-    frozenset, those that are equal have to be pickled alike.
-    """
-    try:
-        return encoded_key(name)
-    except FlowError:
-        return PICKLED + _pickled(_canonical(name))
-
-
-class _Pieces(list[bytes]):
-    """A file for a pickler."""
-
-    write = list.append
-
-
-class _Items:
-    """Is pickled as the frozenset of its items, in the order of their bytes."""
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items = sorted(map(_canonical, items), key=_pickled)
-
-    def __reduce__(self) -> tuple[type, tuple[list[Any]]]:
-        return frozenset, (self._items,)
-
-
-def _canonical(name: Any) -> Any:
-    """Return what equals `name`, once it is unpickled, and is the same for all that do."""
-    if isinstance(name, tuple):
-        return tuple(map(_canonical, name))
-    if isinstance(name, frozenset):
-        return _Items(name)
-    plain = plain_key(name)
-    if type(plain) in (int, str, bytes):
-        return plain
-    try:
-        number = float(name)
-    except (TypeError, ValueError, OverflowError):
-        return name
-    if number == name:
-        return number
-    if isinstance(name, Decimal):
-        shortest = name.normalize()
-        return shortest if shortest == name else name
-    return name
-
-
-def _pickled(name: Any) -> bytes:
-    pieces = _Pieces()
-    pickler = pickle.Pickler(pieces, protocol=5)
-    # Without references to what came before: they tell one object that is there twice from two equal ones.
-    pickler.fast = True
-    pickler.dump(name)
-    return b"".join(pieces)
 
 
 def _no_initial() -> Any:

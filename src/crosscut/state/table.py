@@ -21,8 +21,9 @@ from itertools import chain, filterfalse, islice, repeat
 from typing import Any, NamedTuple, Protocol
 
 from crosscut.ids import CheckpointId
-from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in
+from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in, update
 from crosscut.state.expiry import Expiry, ExpiryInMemory
+from crosscut.state.given_keys import PLAIN, all_plain, is_plain, key_in
 from crosscut.state.memory import Held, layers_held, layers_sample
 from crosscut.state.written import Written, WrittenParts
 
@@ -117,6 +118,8 @@ class Table:
         # How many keys the last batch had, and the newest layer before it.
         self._fetched_count = self._fetched_at = 0
         self._left_out = 0
+        # Whether a row has come whose key is not plain: then another key may equal that of a row.
+        self._has_unusual = False
         self.expiry: Expiry | None = None
 
     def __len__(self) -> int:
@@ -137,6 +140,8 @@ class Table:
         """
         if to_change:
             some = rows if isinstance(rows, list) else list(rows)
+            if self._are_unusual(some):
+                self._bring_given(some)
             at = len(self.values)
             missed_count = at - self._fetched_at
             if self._left_out:
@@ -171,6 +176,36 @@ class Table:
         if 2 * (len(into) - before) < wanted:
             self._left_out = FETCHES_LEFT_OUT
 
+    def _bring_given(self, rows: Iterable[Any]) -> None:
+        """Let the newest layer have those of `rows` that have a value, each under its own key."""
+        for row in rows:
+            if row not in self.values:
+                value = self._below(row)
+                if value is not _ABSENT and value is not DELETED:
+                    self.values[self._given(row)] = owned_copy(value)
+
+    def _is_unusual(self, key: Any) -> bool:
+        """Return whether a row may have another key that equals this one: see `given_keys`.
+
+        Of a plain key only `_has_unusual` says so: callers ask that first, as it is nearly always False.
+        """
+        if not (self._has_unusual or is_plain(key)):
+            self._has_unusual = True
+        return self._has_unusual
+
+    def _are_unusual(self, keys: list[Any]) -> bool:
+        """Return whether that is so for one of them."""
+        if not (self._has_unusual or all_plain(keys)):
+            self._has_unusual = True
+        return self._has_unusual
+
+    def _given(self, key: Any) -> Any:
+        """Return the key of the row that `key` finds, which has a value."""
+        for layer in self._layers():
+            if key in layer:
+                return key_in(layer, key)
+        return key
+
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, which may be changed in place, or `default` if it has none."""
         value = self.values.get(key, _ABSENT)
@@ -178,7 +213,10 @@ class Table:
             value = self._below(key)
             if value is _ABSENT or value is DELETED:
                 return default
-            if type(value) in ATOMIC:
+            if (self._has_unusual or type(key) not in PLAIN) and self._is_unusual(key):
+                # Also if it can't be changed: the caller may set another one in the newest layer.
+                key = self._given(key)
+            elif type(value) in ATOMIC:
                 return value
             value = self.values[key] = owned_copy(value)
             return value
@@ -193,7 +231,12 @@ class Table:
         value = self.values.get(key, _ABSENT)
         if value is _ABSENT:
             value = self._below(key)
-        if value is _ABSENT or value is DELETED:
+            if value is _ABSENT or value is DELETED:
+                return default
+            if (self._has_unusual or type(key) not in PLAIN) and self._is_unusual(key):
+                # The newest layer has yet to get the row's own key.
+                return owned_copy(value)
+        elif value is DELETED:
             return default
         self._present = key
         return value if type(value) in ATOMIC else owned_copy(value)
@@ -202,11 +245,21 @@ class Table:
         """Set the value of `key`."""
         # By identity: it is the same object in one call of a process, and costs no look-up.
         if key is not self._present:
-            if not self.has(key):
+            is_new = not self.has(key)
+            if is_new:
                 self.values.growth += 1
                 self._row_came(key)
             self._present = key
+            if (self._has_unusual or type(key) not in PLAIN) and self._is_unusual(key):
+                if is_new:
+                    self._drop(key)
+                elif key not in self.values:
+                    key = self._given(key)
         self.values[key] = value
+
+    def _drop(self, key: Any) -> None:
+        """The newest layer forgets that the value of `key` was taken away: a new row has a key of its own."""
+        self.values.pop(key, None)
 
     def delete(self, key: Any) -> None:
         """Take the value of `key` away, if it has one."""
@@ -357,7 +410,7 @@ class Table:
                 rows = iter(layer.items())
                 # A dict of them: it knows their hashes.
                 while block := dict(islice(rows, ROWS_PER_BLOCK)):
-                    self._base.update(block)
+                    update(self._base, block, replaces_keys=self._has_unusual)
                     if layer.has_deleted:
                         for key, value in block.items():
                             if value is DELETED:
@@ -393,7 +446,7 @@ class Table:
 
     def load(self, keys: list[Any], values: list[Any]) -> None:
         """Take in rows of the part that has begun."""
-        take_in(self._base, keys, values)
+        take_in(self._base, keys, values, replaces_keys=self._are_unusual(keys))
         self._parts.extend(keys)
         if self.expiry is not None:
             for key, value in zip(keys, values, strict=True):

@@ -4,21 +4,35 @@
 
 So the rows of a table stand together, those of a key group in it, and those of one key. Keys are encoded
 as they are hashed (`crosscut.keys.encoded_key`): keys that are equal are one row.
+
+If these bytes don't say exactly what the key was (`crosscut.state.given_keys`), the row itself follows its
+value, where `pickle.loads` of the value ignores it:
+
+    value, a pickle | row, a pickle | length of the latter (4 bytes, big-endian) | b"K"
+
+A value without a row behind it ends with the last byte of its pickle, a full stop.
 """
 
 from __future__ import annotations
 
+import pickle  # noqa: S403 - keys, which are read as values are: from files whose SHA-256 is in the job log
 import struct
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from crosscut.keys import decoded_key, encoded_key, encoded_keys
-from crosscut.state.named import PICKLED, encoded_name
+from crosscut.state.encoding import loaded
+from crosscut.state.given_keys import PICKLED, encoded_name
 from crosscut.state.rocksdb.database import after
 from crosscut.unpickling import loader
 
 _GROUP = struct.Struct(">H")
+_LENGTH = struct.Struct(">I")
+_WITH_ROW = b"K"
+_PICKLE_END = ord(".")
 _GROUP_AT = 1
 _KEY_AT = _GROUP_AT + _GROUP.size
 
@@ -73,6 +87,38 @@ class RowIds:
         """Return the row whose bytes these are."""
         key, at = decoded_key(data, _KEY_AT)
         return (key, _decoded_name(data, at)) if self._is_named else key
+
+    def given(self, row_id: bytes, value: bytes) -> Any:
+        """Return the row with the key that it was created with.
+
+        Args:
+            row_id: Its bytes.
+            value: What is stored under them.
+        """
+        if not has_row(value):
+            return self.decoded(row_id)
+        end = len(value) - len(_WITH_ROW) - _LENGTH.size
+        (length,) = _LENGTH.unpack_from(value, end)
+        return loaded(value[end - length : end], "the key of a row")
+
+
+def with_row(value: bytes, row: Any) -> bytes:
+    """Return what is stored for a row that its bytes don't say exactly."""
+    data = pickle.dumps(row, protocol=5)
+    return b"%b%b%b%b" % (value, data, _LENGTH.pack(len(data)), _WITH_ROW)
+
+
+def has_row(value: bytes) -> bool:
+    """Return whether the row is stored behind this value."""
+    return value[-1] != _PICKLE_END
+
+
+def some_have_rows(values: Iterable[bytes]) -> bool:
+    """Return whether that is so for one of them."""
+    return not {_PICKLE_END}.issuperset(map(_last_byte, values))
+
+
+_last_byte = itemgetter(-1)
 
 
 def _decoded_name(data: bytes, at: int) -> Any:

@@ -20,10 +20,11 @@ from crosscut.ids import CheckpointId
 from crosscut.state.encoding import DELETED, loaded, owned_copy, unstorable
 from crosscut.state.expiry import ExpiryByScan
 from crosscut.state.field_names import REFERENCE
+from crosscut.state.given_keys import PLAIN, all_plain, is_plain, key_in
 from crosscut.state.memory import Held
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
-from crosscut.state.rocksdb.rows import HEAD_BYTES, RowIds
+from crosscut.state.rocksdb.rows import HEAD_BYTES, RowIds, has_row, some_have_rows, with_row
 from crosscut.state.table import Layer, Table
 
 ROWS_PER_STEP = 250
@@ -59,6 +60,8 @@ class StoredRows:
         """Takes values that refer to classes, as they are written."""
         self.row_bytes = 0
         """How long a row is with its value, about, by those that were written last; 0: none was."""
+        self.note_unusual: Callable[[], None] = _nothing
+        """Called when a row is seen whose own key is stored with it."""
 
     @property
     def memory_bytes(self) -> int:
@@ -72,10 +75,18 @@ class StoredRows:
             data = self._database().get(self.ids.encoded(row))
         if data is None:
             return default
+        if has_row(data):
+            self.note_unusual()
         try:
             return pickle.loads(data)  # noqa: S301 - see above
         except Exception:  # noqa: BLE001 - it is raised again, with the key
             return loaded(data, f"state {self.name!r} of key {row!r:.120}")
+
+    def given(self, row: Any) -> Any:
+        """Return a row, which is stored, with the key that it was created with."""
+        row_id = self.ids.encoded(row)
+        data = self._database().get(row_id)
+        return row if data is None else self.ids.given(row_id, data)
 
     def fetch(self, rows: list[Any], into: Layer | None = None) -> list[bytes]:
         """Read rows that are going to be asked for.
@@ -93,17 +104,21 @@ class StoredRows:
         by_id = dict(zip(self.ids.encoded_many(rows), rows, strict=True))
         ids = sorted(by_id)
         rows = list(map(by_id.__getitem__, ids))
-        found = self._database().get_many(ids)
+        stored = self._database().get_many(ids)
         if into is None:
-            self.keep(dict(zip(rows, found, strict=True)))
+            self.keep(dict(zip(rows, stored, strict=True)))
             return []
-        if None in found:
-            self.near.update((row, None) for row, data in zip(rows, found, strict=True) if data is None)
-            ids, rows = list(compress(ids, found)), list(compress(rows, found))
-            found = list(filter(None, found))
+        found: list[bytes] = stored  # type: ignore[assignment]
+        if None in stored:
+            self.near.update((row, None) for row, data in zip(rows, stored, strict=True) if data is None)
+            ids, rows = list(compress(ids, stored)), list(compress(rows, stored))
+            found = list(filter(None, stored))
+        if some_have_rows(found):
+            self.note_unusual()
+            rows = list(map(self.ids.given, ids, found))
         loads = pickle.loads  # noqa: S301 - see above
         try:
-            into.update(zip(rows, map(loads, found), strict=True))  # type: ignore[arg-type]
+            into.update(zip(rows, map(loads, found), strict=True))
         except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
             self.keep(dict(zip(rows, found, strict=True)))
             return []
@@ -142,6 +157,12 @@ class StoredRows:
             encoded = [(row_id, None if value is DELETED else dumps(value, 5)) for row_id, _, value in rows]
         except Exception as error:  # A value's own __reduce__ may raise anything.
             raise self._unstorable(rows, error) from error
+        if not all_plain([row for _, row, _ in rows]):
+            self.note_unusual()
+            encoded = [
+                (row_id, data if data is None or is_plain(row) else with_row(data, row))
+                for (row_id, data), (_, row, _) in zip(encoded, rows, strict=True)
+            ]
         if self.note is not None:
             for _, data in encoded:
                 if data is not None and REFERENCE in data:
@@ -166,12 +187,12 @@ class StoredRows:
     def scan(self) -> Iterator[tuple[Any, Any]]:
         """Yield all rows with their values."""
         for data, value in self._database().scan(self.ids.table):
-            row = self.ids.decoded(data)
+            row = self.ids.given(data, value)
             yield row, loaded(value, f"state {self.name!r} of key {row!r:.120}")
 
     def of_key(self, key: Any) -> list[Any]:
         """Return the rows of a key."""
-        return [self.ids.decoded(data) for data, _ in self._database().scan(self.ids.of_key(key))]
+        return [self.ids.given(data, value) for data, value in self._database().scan(self.ids.of_key(key))]
 
 
 class StoredNamedRows(StoredRows):
@@ -205,6 +226,7 @@ class RocksTable(Table):
 
     def _begin(self, stored: StoredRows) -> None:
         self.stored = stored
+        stored.note_unusual = self._note_unusual
         # Of each layer, the oldest frozen one first, the newest last: the bytes of its rows, in the order in
         # which these came there, as far as they are known, and b"" for one that is not.
         self._ids: list[list[bytes]] = [[]]
@@ -242,6 +264,8 @@ class RocksTable(Table):
         if not self._base_count:
             return
         missing = list(dict.fromkeys(rows))
+        if to_change and self._are_unusual(missing):
+            self._bring_given(missing)
         for near in (self.values, self.stored.near, *(layer for _, layer in self._frozen)):
             if near:
                 missing = list(filterfalse(near.__contains__, missing))
@@ -261,13 +285,33 @@ class RocksTable(Table):
                 if value is not _ABSENT:
                     if layer is self.stored:
                         # It was decoded for the caller, so it is nobody else's.
-                        self._present = key
+                        if not (self._has_unusual or type(key) not in PLAIN) or not self._is_unusual(key):
+                            self._present = key
                         return value
                     break
-        if value is _ABSENT or value is DELETED:
+            if value is _ABSENT or value is DELETED:
+                return default
+            if (self._has_unusual or type(key) not in PLAIN) and self._is_unusual(key):
+                return owned_copy(value)
+        elif value is DELETED:
             return default
         self._present = key
         return owned_copy(value)
+
+    def _note_unusual(self) -> None:
+        self._has_unusual = True
+
+    def _given(self, key: Any) -> Any:
+        for layer in (self.values, *(layer for _, layer in reversed(self._frozen))):
+            if key in layer:
+                return key_in(layer, key)
+        return self.stored.given(key) if self._base_count else key
+
+    def _drop(self, key: Any) -> None:
+        if key in self.values:
+            super()._drop(key)
+            # They are in the order of the rows.
+            self._ids[-1] = []
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """See `Table.items`."""
@@ -403,9 +447,11 @@ class RocksNamedTable(RocksTable, NamedTable):
             self.fetch((key, name) for name in asked for key in keys)
 
     def names(self, key: Any) -> list[Any]:
-        found = {name for _, name in self.stored.of_key(key)}
-        for came in self._came:
+        # The newest first: a row that was removed may have come again with another name that is equal.
+        found: set[Any] = set()
+        for came in reversed(self._came):
             found |= came.get(key, set())
+        found.update(name for _, name in self.stored.of_key(key))
         return in_order(name for name in found if self.has((key, name)))
 
     def count(self, key: Any) -> int:
@@ -428,4 +474,10 @@ class RocksNamedTable(RocksTable, NamedTable):
 
     def _row_came(self, row: Any) -> None:
         key, name = row
-        self._came[-1].setdefault(key, set()).add(name)
+        names = self._came[-1].setdefault(key, set())
+        names.discard(name)
+        names.add(name)
+
+
+def _nothing() -> None:
+    """Do nothing: whoever only reads rows gets each with its key."""

@@ -79,7 +79,7 @@ class StoredTimers(StoredNamedRows):
         for begin, end in ranges:
             for data, value in self._database().between(begin, end):
                 time, place = _MOMENT.unpack_from(data, 1)
-                yield (time, place), self.ids.decoded(data[_ROW_AT:]), value
+                yield (time, place), self.ids.given(data[_ROW_AT:], value), value
 
     def remember(self, values: dict[Any, bytes]) -> None:
         """Keep at hand what was read of the index: timers are asked for when their time has come."""
