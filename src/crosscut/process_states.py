@@ -237,8 +237,9 @@ class MapState(State, MutableMapping[T, V]):
     Each entry is stored by itself, so a change of one costs the same however many there are. They come in an
     order that is always the same, and not that in which they were set.
 
-    Names may be anything that has a hash and can be pickled. Numbers that are equal are one name. Of classes
-    of your own and the like, names that are equal have to be pickled alike.
+    Names may be anything that has a hash and can be pickled. Numbers that are equal are one name; an entry
+    keeps the first until it is deleted. Of classes of your own and the like, names that are equal have to be
+    pickled alike.
     """
 
     kind = "map"

@@ -7,6 +7,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, make_dataclass
+from enum import Enum
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -201,6 +202,29 @@ class Last(cc.KeyedProcess[int, list[int]]):
         yield [record, before[0].a, before[0].b]
 
 
+def run_versions(tmp_path: Path, state_backend: BackendName, process: Any, until: int = 400) -> Any:
+    """Run a job over records 0 to 399; return how it ended, if it did."""
+    out = cc.collect(tmp_path / "out")
+    flow = cc.Flow("last")
+    source = ReplayedSource({"s": list(range(400))})
+    flow.source(source).key_by(lambda number: number % 3).process(process).named("p").sink(out)
+    settings = cc.Settings(
+        engine="micro-batch",
+        checkpoint_dir=tmp_path / "checkpoints",
+        parallelism=1,
+        checkpoint_interval="10ms",
+        batch_records_max=20,
+        state_backend=state_backend,
+    )
+    end, _ = run_batches(
+        flow.compile(1, 128),
+        settings,
+        lambda graph, url: LocalJobs(graph, url, Random(1), CALM, state_backend),
+        lambda driver: until < 400 and len(out.records()) > until,
+    )
+    return end
+
+
 @pytest.mark.parametrize("state_backend", ["memory", "rocksdb"])
 def test_a_job_does_not_go_on_with_a_class_whose_fields_have_changed_places(
     state_backend: BackendName, tmp_path: Path, changing: ModuleType
@@ -209,26 +233,10 @@ def test_a_job_does_not_go_on_with_a_class_whose_fields_have_changed_places(
 
     def run(kind: Any, until: int = 400) -> Any:
         vars(changing)["Kind"] = kind
-        flow = cc.Flow("last")
-        source = ReplayedSource({"s": list(range(400))})
-        flow.source(source).key_by(lambda number: number % 3).process(Last()).named("p").sink(out)
-        settings = cc.Settings(
-            engine="micro-batch",
-            checkpoint_dir=tmp_path / "checkpoints",
-            parallelism=1,
-            checkpoint_interval="10ms",
-            batch_records_max=20,
-            state_backend=state_backend,
-        )
-        return run_batches(
-            flow.compile(1, 128),
-            settings,
-            lambda graph, url: LocalJobs(graph, url, Random(1), CALM, state_backend),
-            lambda driver: until < 400 and len(out.records()) > until,
-        )
+        return run_versions(tmp_path, state_backend, Last(), until)
 
     run(named_tuple("a b"), until=100)
-    end, _ = run(named_tuple("b a"))
+    end = run(named_tuple("b a"))
     assert end is not None
     assert "state of operator 'p' holds objects of Kind of changing" in end.cause.message
     # What the last checkpoint had staged is visible, and nothing else.
@@ -236,3 +244,57 @@ def test_a_job_does_not_go_on_with_a_class_whose_fields_have_changed_places(
     run(named_tuple("a b c", defaults=[7]))
     assert len(out.records()) == 400
     assert {row[2] for row in out.records()} == {100}
+
+
+class Keep(cc.KeyedProcess[int, list[int]]):
+    last = cc.ValueState()
+
+    def on_record(self, record: int, context: Any) -> Iterator[list[int]]:
+        before = self.last.get()
+        if (value := sys.modules["changing"].value()) is not None:
+            self.last.set(value)
+        yield [record, before is not None]
+
+
+def enum(*members: str) -> Any:
+    return Enum("Kind", list(members), module="changing")
+
+
+def slots(*fields: str) -> Any:
+    made = make_dataclass("Kind", [(one, int, 0) for one in fields], slots=True)
+    made.__module__ = "changing"
+    return made
+
+
+@pytest.mark.parametrize("state_backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (enum("A", "B"), enum("A")),
+        (slots("n", "gone"), slots("n")),
+        (slots("n"), None),
+    ],
+    ids=["a member is gone", "a field is gone", "the class is gone"],
+)
+def test_state_that_this_code_cant_read_ends_the_job_at_once_and_names_the_operator(
+    before: Any, now: Any, state_backend: BackendName, tmp_path: Path, changing: ModuleType
+) -> None:
+    out = cc.collect(tmp_path / "out")
+    vars(changing).update(Kind=before, value=lambda: before.B if issubclass(before, Enum) else before())
+    assert run_versions(tmp_path, state_backend, Keep(), until=100) is None
+    vars(changing)["value"] = lambda: None
+    if now is None:
+        del vars(changing)["Kind"]
+    else:
+        vars(changing)["Kind"] = now
+    end = run_versions(tmp_path, state_backend, Keep())
+    assert "operator 'p'" in end.cause.message
+    assert "state 'last' of" in end.cause.message
+    assert "can't be decoded" in end.cause.message
+    assert "no restart can mend" in end.cause.message
+    assert len(out.records()) < 400
+    # The job goes on with the class that it had.
+    vars(changing)["Kind"] = before
+    run_versions(tmp_path, state_backend, Keep())
+    assert len(out.records()) == 400
+    assert all(seen for record, seen in out.records() if record > 2)

@@ -11,10 +11,10 @@ from crosscut.errors import ConnectorError, SettingsError
 Malformed = Literal["fail", "skip"] | Callable[[str, ConnectorError], Any]
 """Fail the job, go on without it and log a warning, or make a record of its text and the error."""
 
+_files_log = logging.getLogger("crosscut.files")
+
 TEXT_MAX = 1_000
 """Characters of one that is too long to be read."""
-
-_log = logging.getLogger("crosscut.files")
 
 
 def checked_malformed(malformed: object, what: str) -> None:
@@ -26,8 +26,17 @@ def checked_malformed(malformed: object, what: str) -> None:
         )
 
 
-def set_aside(malformed: Malformed, text: str, error: ConnectorError) -> list[Any]:
+def set_aside(
+    malformed: Literal["fail", "skip"] | Callable[[Any, ConnectorError], Any],
+    found: Any,
+    error: ConnectorError,
+    log: logging.Logger = _files_log,
+) -> list[Any]:
     """Return the records that take the place of what could not be decoded.
+
+    Args:
+        found: Its text, or what is known of its record.
+        log: Of the connector, which says what is skipped.
 
     Raises:
         ConnectorError: `error`, if the job is to fail.
@@ -36,7 +45,7 @@ def set_aside(malformed: Malformed, text: str, error: ConnectorError) -> list[An
         case "fail":
             raise error
         case "skip":
-            _log.warning("skipped: %s", error)
+            log.warning("skipped: %s", error)
             return []
         case function:
-            return [function(text, error)]
+            return [function(found, error)]

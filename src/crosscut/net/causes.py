@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 
-from crosscut.errors import ConnectorError, CrosscutError, HistoryError, UserCodeError
+from crosscut.errors import ConnectorError, CrosscutError, HistoryError, StateError, UserCodeError
 from crosscut.protocol.messages import FailureCause
 from crosscut.shown import escaped
 
@@ -35,6 +35,8 @@ def _cause(error: BaseException) -> FailureCause:
             is_first=error.is_first,
             is_certain=error.is_certain,
             is_from_outside=_is_from_outside(error),
+            # State that was read for the record.
+            is_final=isinstance(error.__cause__, StateError) and _is_damaged(error.__cause__),
         )
     kind = type(error).__name__
     is_permanent = False
@@ -52,12 +54,16 @@ def _cause(error: BaseException) -> FailureCause:
         operator=operator,
         record=record[:CAUSE_CHARS_MAX],
         traceback=text[-CAUSE_CHARS_MAX:],
-        is_final=bool(getattr(error, "damaged", False)) or isinstance(error, HistoryError),
+        is_final=_is_damaged(error) or isinstance(error, HistoryError),
         # A connector knows whether its service is down, and says so by `is_permanent` alone.
         is_first=isinstance(error, ConnectorError),
         is_from_outside=_is_from_outside(error),
         is_permanent=is_permanent,
     )
+
+
+def _is_damaged(error: BaseException) -> bool:
+    return bool(getattr(error, "damaged", False))
 
 
 def _is_from_outside(error: BaseException) -> bool:

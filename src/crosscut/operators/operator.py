@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from crosscut.batch import Batch
-from crosscut.errors import UserCodeError
+from crosscut.errors import StateError, UserCodeError
 from crosscut.interfaces import JSON
 from crosscut.operators.certainty import is_certain, is_own_mistake
 from crosscut.operators.course import Course
@@ -186,6 +186,13 @@ def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bo
         is_first=is_first,
         is_certain=is_certain(error, _OURS) or is_own_mistake(error),
     )
+
+
+def named_state_error(uid: str, error: StateError) -> StateError:
+    """Return `error` as one that names the operator whose state it is about."""
+    if getattr(error, "operator", ""):
+        return error
+    return StateError(f"operator {uid!r}: {error.message}", **{**error.ids, "operator": uid})
 
 
 def traceback_of(error: BaseException) -> str:

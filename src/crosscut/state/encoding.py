@@ -488,7 +488,9 @@ def loaded(data: bytes | memoryview, what: str = "state") -> Any:
     except Exception as error:  # A value's own __setstate__ may raise anything.
         raise StateError(
             f"{what} can't be decoded: {type(error).__name__}: {error}; the classes of keyed state must be "
-            f"importable, in a version that accepts what an earlier one stored"
+            f"importable, in a version that accepts what an earlier one stored",
+            # The bytes and the code of a job stay as they are.
+            damaged=not isinstance(error, (OSError, MemoryError)),
         ) from error
 
 

@@ -13,7 +13,7 @@ from crosscut.graph.specs import SideOutput
 from crosscut.interfaces import JSON
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
-from crosscut.operators.operator import Operator, shortened
+from crosscut.operators.operator import Operator, named_state_error, shortened
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.measures import Letter, Reading
@@ -303,13 +303,13 @@ class Chain:
                     self._run(held, position + 1)
                     yield
                 continue
-            while operator.hears_watermarks and (due := operator.advance(END_OF_TIME)) is not None:
+            while operator.hears_watermarks and (due := _advanced(operator, END_OF_TIME)) is not None:
                 self._course.leave()
                 self._course.rest = None
                 self._take_aside(operator)
                 self._run(self._timed(due, operator), position + 1)
                 yield
-            for batch, ordinal in operator.end(after):
+            for batch, ordinal in _ended(operator, after):
                 self.said = (position, ordinal)
                 if self._is_timed(operator) and batch.timestamps is None:
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
@@ -334,14 +334,14 @@ class Chain:
                 self._waiting.append((position, batch))
                 return
             operator = self._operators[position]
-            made = operator.process(batch) if batch.records else Batch([])
+            made = _processed(operator, batch) if batch.records else Batch([])
             course.leave()
             if operator.sides is not None:
                 self._take_aside(operator)
             if course.rest is not None:
                 self._waiting.append((position, course.rest))
                 course.rest = None
-            if operator.hears_watermarks and (due := operator.advance(batch.watermark)) is not None:
+            if operator.hears_watermarks and (due := _advanced(operator, batch.watermark)) is not None:
                 course.leave()
                 course.rest = None
                 self._take_aside(operator)
@@ -386,3 +386,24 @@ def _shown(letter: DeadLetter) -> Letter:
         "" if letter.key is None else shortened(letter.key),
         letter.timer,
     )
+
+
+def _processed(operator: Operator, batch: Batch) -> Batch:
+    try:
+        return operator.process(batch)
+    except StateError as error:
+        raise named_state_error(operator.uid, error) from error
+
+
+def _advanced(operator: Operator, watermark: int | None) -> Batch | None:
+    try:
+        return operator.advance(watermark)
+    except StateError as error:
+        raise named_state_error(operator.uid, error) from error
+
+
+def _ended(operator: Operator, after: str) -> Iterator[tuple[Batch, str]]:
+    try:
+        yield from operator.end(after)
+    except StateError as error:
+        raise named_state_error(operator.uid, error) from error

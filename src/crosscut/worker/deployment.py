@@ -22,6 +22,7 @@ from crosscut.operators.building import build, keyed_state
 from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
+from crosscut.operators.operator import named_state_error
 from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.commit import Committer, known_after, known_before, restore_permit
 from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, taken_over_by, wholly_taken
@@ -142,9 +143,12 @@ async def build_tasks(
         if state is not None:
             # Before anything is read: a value with other fields looks like any other.
             state.field_names.restore(snapshot.fields, keyed_uid)
-            state = await at_hand.restored(
-                task_id, state, deploy.restore, snapshot.parts, read_part, pool, heritage
-            )
+            try:
+                state = await at_hand.restored(
+                    task_id, state, deploy.restore, snapshot.parts, read_part, pool, heritage
+                )
+            except StateError as error:
+                raise named_state_error(keyed_uid, error) from error
         failpoints("restore.state")
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
@@ -165,8 +169,11 @@ async def build_tasks(
         for operator in operators:
             if operator is None:
                 continue
-            for _ in operator.loading():
-                await pool.pause()
+            try:
+                for _ in operator.loading():
+                    await pool.pause()
+            except StateError as error:
+                raise named_state_error(operator.uid, error) from error
             operator.own(owns)
         _, said_before = read_said(snapshot.said)
         if said_before:

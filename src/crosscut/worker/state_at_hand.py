@@ -124,9 +124,10 @@ class StateAtHand:
 
     def close(self) -> None:
         """Give back what the states take outside of memory."""
-        for state in self._states.values():
+        # An attempt that comes to nothing may still be putting one there.
+        while self._states:
+            _, state = self._states.popitem()
             state.close()
-        self._states.clear()
         self._backend.close()
 
 

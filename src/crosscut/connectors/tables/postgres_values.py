@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.malformed import set_aside
 from crosscut.errors import ConnectorError
 
 Malformed = Literal["fail", "skip"] | Callable[[Any, ConnectorError], Any]
@@ -53,14 +54,7 @@ def records_of(found: Any, malformed: Malformed, location: str) -> list[Any]:
         f"malformed='skip' or a function, or infinity='limits' for infinite times",
         is_permanent=True,
     )
-    match malformed:
-        case "fail":
-            raise error
-        case "skip":
-            _log.warning("skipped: %s", error)
-            return []
-        case function:
-            return [function(found.record, error)]
+    return set_aside(malformed, found.record, error, _log)
 
 
 def set_infinity(connection: Any, infinity: Infinity) -> None:
