@@ -32,7 +32,6 @@ from crosscut.unpickling import loader
 _GROUP = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _WITH_ROW = b"K"
-_PICKLE_END = ord(".")
 _GROUP_AT = 1
 _KEY_AT = _GROUP_AT + _GROUP.size
 
@@ -110,12 +109,12 @@ def with_row(value: bytes, row: Any) -> bytes:
 
 def has_row(value: bytes) -> bool:
     """Return whether the row is stored behind this value."""
-    return value[-1] != _PICKLE_END
+    return value.endswith(_WITH_ROW)
 
 
 def some_have_rows(values: Iterable[bytes]) -> bool:
     """Return whether that is so for one of them."""
-    return not {_PICKLE_END}.issuperset(map(_last_byte, values))
+    return _WITH_ROW[0] in map(_last_byte, values)
 
 
 _last_byte = itemgetter(-1)

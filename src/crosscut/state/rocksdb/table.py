@@ -113,12 +113,13 @@ class StoredRows:
             self.near.update((row, None) for row, data in zip(rows, stored, strict=True) if data is None)
             ids, rows = list(compress(ids, stored)), list(compress(rows, stored))
             found = list(filter(None, stored))
-        if some_have_rows(found):
-            self.note_unusual()
-            rows = list(map(self.ids.given, ids, found))
         loads = pickle.loads  # noqa: S301 - see above
         try:
-            into.update(zip(rows, map(loads, found), strict=True))
+            given = rows
+            if some_have_rows(found):
+                self.note_unusual()
+                given = list(map(self.ids.given, ids, found))
+            into.update(zip(given, map(loads, found), strict=True))
         except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
             self.keep(dict(zip(rows, found, strict=True)))
             return []
