@@ -1,4 +1,7 @@
-"""The one exception tree.
+"""All exceptions of Crosscut, as one tree.
+
+Each class says when it is raised, gives an example, and says what to do: retry, fix or report. Catch
+`CrosscutError` for all of them.
 
 A message says what failed, which ids, what was expected and found, and what to do. Ids are
 attributes as well. Expected outcomes (stale, fenced, already committed) are values, never
@@ -11,7 +14,12 @@ from typing import Any
 
 
 class CrosscutError(Exception):
-    """Base of all errors of this library."""
+    """Base of all errors of this library.
+
+    Attributes:
+        message: What failed, what was expected and found, and what to do.
+        ids: The ids in the message, by name; each is an attribute as well.
+    """
 
     def __init__(self, message: str, **ids: Any) -> None:
         super().__init__(message)
@@ -32,46 +40,103 @@ def _rebuilt(kind: type[CrosscutError], message: str, ids: dict[str, Any]) -> Cr
 
 
 class FlowError(CrosscutError):
-    """The flow is not valid: what the user wrote cannot be run."""
+    """The flow is not valid.
+
+    Raised by a method of a stream that gets wrong arguments, and by `flow.explain` and `flow.start` for a
+    mistake that involves the whole graph.
+
+    Example: a flow without a sink; `count()` on a stream without `key_by`.
+
+    What to do: fix the flow. Nothing has run.
+    """
 
 
 class SettingsError(CrosscutError):
-    """A setting is out of range, contradicts another or does not fit the cluster."""
+    """A setting or an option is out of range, contradicts another, or does not fit the cluster.
+
+    Raised by `Settings`, by the constructors of sources and sinks, and by `flow.start`.
+
+    Example: `parallelism=200` with `max_parallelism=128`.
+
+    What to do: fix the setting that the message names.
+    """
 
 
 class ProtocolError(CrosscutError):
-    """A protocol machine got an event that cannot happen; the machine is unchanged."""
+    """A protocol machine received an event that cannot happen; the machine is unchanged.
+
+    Example: an acknowledgement for a checkpoint that was never triggered.
+
+    What to do: report it. This is a bug of Crosscut.
+    """
 
 
 class WireError(CrosscutError):
-    """Bytes from a peer are not what the wire format allows; the connection is closed."""
+    """A peer sent bytes that the wire format does not allow; the connection is closed.
+
+    Example: a program other than a worker connects to the job's port; a TLS handshake fails.
+
+    What to do: usually nothing, since the job fails over by itself. If it recurs, look for other
+    programs that use these ports, and compare the releases of Crosscut on the hosts.
+    """
 
 
 class StateError(CrosscutError):
-    """State could not be encoded or decoded."""
+    """State could not be encoded or decoded.
+
+    Example: a value in state that cannot be pickled; a class of a value that was renamed since the
+    checkpoint.
+
+    What to do: fix the code, for example restore the class, or pass `serializer=` or `migrate_state=`.
+    Retrying does not help.
+    """
 
 
 class StoreError(CrosscutError):
-    """The checkpoint store failed, or holds something other than was written."""
+    """The checkpoint store failed, or contains something other than was written.
+
+    Example: access to the bucket is denied; a part has another SHA-256 than the log entry says.
+
+    What to do: fix access to the store, and start the job again; it resumes. For a damaged or missing part
+    restore that part from a backup. The job never falls back to an older checkpoint by itself.
+    """
 
 
 class AuthenticityError(StoreError):
-    """An entry of the job log, or a savepoint, was not written with the key that this process has, if any."""
+    """An entry of the job log, or a savepoint, was not written with the key of this process, if it has one.
+
+    Example: `CROSSCUT_LOG_KEY` was set only after the first start.
+
+    What to do: set the key with which the job log was written, or use a new `checkpoint_dir`. If you
+    trust the author of a savepoint, run `crosscut checkpoints seal`. Otherwise find out who has written
+    there.
+    """
 
 
 class SpillError(CrosscutError):
-    """Records that do not fit into memory could not be written to disk, or read back."""
+    """Records that do not fit into memory could not be written to disk, or read back.
+
+    Example: the disk under `spill_dir` is full.
+
+    What to do: free space, or choose another `spill_dir`, and start the job again; it resumes.
+    """
 
 
 class ConnectorError(CrosscutError):
     """A source or sink failed.
 
+    Example: a broker does not respond; a line of a file is not JSON.
+
+    What to do: unless `is_permanent`, nothing at first: the job retries within its restart strategy. If
+    it has ended, repair the service, and start the job again. If `is_permanent`, fix the record, the
+    configuration or the table that the message names.
+
     Attributes:
-        operator: uid of the source or sink; the task adds it to an error that lacks it.
-        record: repr of the record to blame, shortened, or "" if no single record is.
-        is_permanent: Every attempt meets the same error, because the record or the configuration is refused
-            rather than the service down. Set it where that is certain: the third such failure of a
-            source or sink in a row ends the job, where a service that is down has all restarts to come back.
+        operator: uid of the source or sink; the task adds it if it is missing.
+        record: repr of the record that caused the error, shortened, or "" if no single record did.
+        is_permanent: Every attempt fails in the same way, because the record or the configuration is refused.
+            Set it only if that is certain: the third such failure of a source or sink in a row ends the job,
+            while a service that is down has all restarts to recover.
     """
 
     operator: str = ""
@@ -80,19 +145,27 @@ class ConnectorError(CrosscutError):
 
 
 class HistoryError(ConnectorError):
-    """Visible output of a sink does not belong to the checkpoints that a job goes on from, or somebody else
-    writes in its name. No restart can mend that."""
+    """Visible output of a sink does not belong to the checkpoints from which the job resumes, or another job
+    writes in its name.
+
+    Example: the checkpoint directory was deleted, and its output was not; an old backup was restored.
+
+    What to do: use the newest checkpoint directory, or choose another output location, or start with
+    `fresh=True` to add to the output. Retrying does not help.
+    """
 
 
 class RefusedRecordError(ConnectorError):
-    """The system behind a sink never takes this record: a type, a length, a constraint, a limit of size.
+    """The system behind a sink refuses this record.
 
-    Trying again does not help. Correct the flow, or give the sink a place for such records with
-    `stream.sink(sink, dead_letters=...)`.
+    Example: a text that is too long for its column; a message above the size limit of the topic.
+
+    What to do: fix the flow, or set such records aside with `stream.sink(sink, dead_letters=...)`.
+    Retrying does not help.
 
     Attributes:
         record: repr of the record, shortened.
-        reason: What the system says of it.
+        reason: The reason that the system gives.
     """
 
     record: str
@@ -101,15 +174,20 @@ class RefusedRecordError(ConnectorError):
 
 
 class UserCodeError(CrosscutError):
-    """A function of the flow raised; carries the operator, the record and the traceback as text.
+    """A function of the flow raised.
+
+    Example: `lambda click: click["usr"]` on a record without that field.
+
+    What to do: fix the function, or set such records aside with `on_error="dead letters"`, and start the job
+    again; it resumes. While a service that the function calls is down, the job retries by itself.
 
     Attributes:
         operator: uid of the operator.
-        record: repr of the record, shortened, or None if no single record is to blame.
+        record: repr of the record, shortened, or None if no single record caused the error.
         traceback: the user's traceback as text.
-        is_first: the operator had taken no other record since the job was last restored.
-        is_certain: it comes again for certain: the function had looked at nothing but its record, or the
-            user's own lines raised a ValueError.
+        is_first: the operator had processed no other record since the job was last restored.
+        is_certain: the error will recur: the function depends only on its record, or the user's own lines
+            raised a ValueError.
     """
 
     operator: str
@@ -120,22 +198,46 @@ class UserCodeError(CrosscutError):
 
 
 class WorkersError(CrosscutError):
-    """Spark did not run the workers that the job needs, or lost them for good."""
+    """Spark did not run the workers that the job needs, or lost them permanently.
+
+    Example: the cluster has fewer free slots than `parallelism`; Spark's JVM has died.
+
+    What to do: provide slots, memory or another Spark as the message says, and start the job again; it
+    resumes.
+    """
 
 
 class CheckpointError(CrosscutError):
-    """A checkpoint that was asked for has failed; the job may well run on."""
+    """A requested checkpoint, savepoint or stop has failed; the job may continue to run.
+
+    Raised by `job.checkpoint`, `job.savepoint`, `job.stop(savepoint=...)`, and the commands that do the same.
+
+    Example: the path of a savepoint is not empty; the checkpoint took longer than `checkpoint_timeout`.
+
+    What to do: remove the cause that the message names, and retry. A failed savepoint leaves nothing behind.
+    """
 
 
 class JobFailedError(CrosscutError):
-    """The job failed for good; the first cause is in the message and in `__cause__` where known."""
+    """The job has failed and will not restart by itself.
+
+    Raised by `job.wait`. The message has the first cause, and `__cause__` its error if it is known.
+
+    Example: the same record failed in the same operator three times in a row.
+
+    What to do: handle the error in `__cause__` as its class says, and start the job again; it resumes
+    from its newest complete checkpoint.
+    """
 
 
 class InternalError(CrosscutError):
-    """An invariant of Crosscut's own code does not hold. This is a bug; please report it."""
+    """An invariant of Crosscut's own code does not hold.
+
+    What to do: report it, with the message and the traceback. This is a bug of Crosscut.
+    """
 
 
 def invariant(condition: bool, message: str, **ids: Any) -> None:
-    """Raise InternalError unless `condition` holds (never compiled away, unlike `assert`)."""
+    """Raise InternalError unless `condition` holds. Unlike `assert`, it is never compiled away."""
     if not condition:
         raise InternalError(message, **ids)
