@@ -384,7 +384,8 @@ def _plan(hint: Any, label: str) -> _Plan:
         dataclasses.is_dataclass(member) or member is type(None) for member in arguments
     ):
         return _tagged_plan(arguments, label)
-    if origin is types.UnionType and len(arguments) == 2 and arguments[1] is type(None):
+    # Of a NewType it is a Union.
+    if origin in (types.UnionType, Union) and len(arguments) == 2 and arguments[1] is type(None):
         return _optional_plan(_plan(arguments[0], label))
     raise InternalError(f"{label}: the codec has no rule for a field of type {hint}")
 

@@ -193,8 +193,10 @@ def test_what_user_code_always_does_ends_the_job_with_operator_record_and_traceb
 def test_a_process_that_always_dies_ends_the_job_with_the_reason(
     tmp_path: Path, started: Any, harm: Callable[[], Any]
 ) -> None:
-    """L1, I12: there is no traceback to show, so the error says which process and where to look."""
-    numbered = NumberedJob(tmp_path, rate=None, hook=Bad(harm), settings={"restart": FEW_RESTARTS})
+    """L1, I12: where no copy may be made there is no traceback to show, so the error says which process and
+    where to look."""
+    restart = cc.Restart(failures=3, delay_step="20ms", delay_max="50ms", same_record=0)
+    numbered = NumberedJob(tmp_path, rate=None, hook=Bad(harm), settings={"restart": restart})
     text = failure(started(numbered), started)
     assert "given up after 4 failures" in text
     assert "worker " in text

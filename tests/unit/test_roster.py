@@ -60,7 +60,7 @@ def test_nobody_is_known_after_all_were_dismissed() -> None:
 def told(found: Roster, epoch: int) -> dict[int, list[int]]:
     """Deploy; return the attempts whose addresses each link is told of."""
     said = {}
-    for effect in found.deploy(Epoch(epoch), Lineage("l"), Inheritance(), (), "driver"):
+    for effect in found.deploy(Epoch(epoch), Lineage("l"), Inheritance(), (), "driver", lambda _: 0):
         assert isinstance(effect, SendMessage)
         assert isinstance(effect.message, DeployTasks)
         said[effect.link] = [peer.data_port - 40_000 for peer in effect.message.peers]

@@ -6,6 +6,7 @@ import traceback
 from dataclasses import replace
 
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError, StateError, UserCodeError
+from crosscut.operators.probing import ProcessDiedError
 from crosscut.protocol.messages import FailureCause
 from crosscut.shown import escaped
 
@@ -32,6 +33,7 @@ def _cause(error: BaseException) -> FailureCause:
             operator=error.operator,
             record=error.record or "",
             traceback=error.traceback,
+            is_final=isinstance(error.__cause__, ProcessDiedError),
             is_first=error.is_first,
             is_certain=error.is_certain,
             is_from_outside=_is_from_outside(error),

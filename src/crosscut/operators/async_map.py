@@ -66,6 +66,8 @@ class AsyncMap(Operator):
         requests: Calls to be started; whoever takes them empties it.
     """
 
+    runs_in_copies = False
+
     def __init__(self, uid: str, spec: AsyncMapSpec, state: KeyedState, begins: Begins, sides: Sides) -> None:
         super().__init__(uid, sides)
         self._spec = spec

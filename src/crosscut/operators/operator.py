@@ -44,8 +44,11 @@ class Operator(ABC):
         hears_time: Whether it has use for processing time, which `course.now_ms` is.
         passes_watermarks: Whether the watermark that comes in goes on to the next operator.
         metrics: Those of user code.
+        runs_in_copies: Whether a forked copy of the process may process records: False where an operator uses
+            files, connections or threads of ours, which a copy would share or lack.
     """
 
+    runs_in_copies = True
     hears_watermarks = False
     hears_time = False
     late_count = 0

@@ -43,6 +43,11 @@ class Sides:
         """Those that somebody reads."""
         return [SideOutput(self._uid, name) for name in self._records]
 
+    @property
+    def has_letters(self) -> bool:
+        """Whether somebody reads dead letters."""
+        return DEAD_LETTERS in self._records
+
     def say(self, name: str, record: Any, timestamp: int | None = None) -> None:
         """Send `record` to those who read `name`.
 

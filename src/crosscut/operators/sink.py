@@ -13,6 +13,8 @@ _NOTHING = Batch([])
 
 
 class SinkOperator(Operator):
+    runs_in_copies = False
+
     def __init__(self, uid: str, writer: SinkWriter) -> None:
         sides = Sides(uid) if isinstance(writer, SetsAside) else None
         super().__init__(uid, sides)

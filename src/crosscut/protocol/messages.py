@@ -33,6 +33,7 @@ class FailureCause:
         is_certain: It comes again for certain: the function had looked at nothing but its record, say.
         is_from_outside: The system or the network refused something (an OSError is among its causes).
         is_permanent: A source or sink knows that every attempt meets the same error.
+        worker: The worker whose process has ended by itself; None for any other failure.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class FailureCause:
     is_certain: bool = False
     is_from_outside: bool = False
     is_permanent: bool = False
+    worker: WorkerIndex | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +279,8 @@ class DeployTasks:
         rescaled_from: The parallelism at which the checkpoint was taken, if it was another one: parts and
             logs of `snapshots` then hold more than what belongs to the task. 0: it was this one.
         retired: Logical tasks of sinks that are there no more: this worker recovers them, in their name.
+        deaths: Of this worker's predecessors, because of which it tries each batch in a copy of its process
+            first; 0: it does not.
     """
 
     epoch: Epoch
@@ -288,6 +292,7 @@ class DeployTasks:
     driver: str = ""
     rescaled_from: int = 0
     retired: tuple[TaskSnapshot, ...] = ()
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)

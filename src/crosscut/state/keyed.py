@@ -31,7 +31,12 @@ class KeyedState:
         keeps_keys: No value in the table `MAIN` is ever deleted, and there is no other.
         is_often_frozen: False: only when somebody asks. What makes parts of changes small costs each record
             something, and is not worth it then.
+
+    Attributes:
+        is_in_memory: A forked process has a copy of it, and changes that alone.
     """
+
+    is_in_memory = True
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from crosscut.interfaces import JSON
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, named_state_error, shortened
+from crosscut.operators.probing import Deadly, Probing, deadly_error, deadly_letter
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.measures import Letter, Reading
@@ -40,6 +41,7 @@ class Chain:
     Attributes:
         said: How far the operators have come with what they say at the end: the position of the one that
             was the last to say something, and its place.
+        probing: Tries batches in a copy of the process before an operator takes them; None: nothing does.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Chain:
         # With the position of the operator that is to take it; the last one goes on first: it was ahead.
         self._waiting: list[tuple[int, Batch]] = []
         self.said = (0, "")
+        self.probing: Probing | None = None
         self.follow(Course())
 
     def follow(self, course: Course) -> None:
@@ -334,6 +337,8 @@ class Chain:
                 self._waiting.append((position, batch))
                 return
             operator = self._operators[position]
+            if self.probing is not None and batch.records:
+                self._probe(self.probing, position, batch)
             made = _processed(operator, batch) if batch.records else Batch([])
             course.leave()
             if operator.sides is not None:
@@ -361,6 +366,27 @@ class Chain:
                 return
             batch = made
         self._emit(batch)
+
+    def _probe(self, probing: Probing, position: int, batch: Batch) -> None:
+        """Leave in `batch` what the operator may take now; the rest waits, without a record that is deadly.
+
+        Raises:
+            UserCodeError: A record ends the process, and the operator has no dead letters.
+        """
+        operator = self._operators[position]
+        found = probing.look(operator, batch)
+        if not isinstance(found, Deadly):
+            if found < len(batch):
+                self._waiting.append((position, batch.drop(len(batch) - found)))
+            return
+        if operator.sides is None or not operator.sides.has_letters:
+            raise deadly_error(operator.uid, found)
+        key = None if batch.keys is None else batch.keys[0]
+        timestamp = None if batch.timestamps is None else batch.timestamps[0]
+        operator.sides.set_aside(deadly_letter(operator.uid, found, key), timestamp)
+        _, rest = batch.drop(len(batch)).split(1)
+        if rest.records or rest.has_news:
+            self._waiting.append((position, rest))
 
     def _tell_aside(self, operator: Operator, news: Batch) -> None:
         """Let those who read what `operator` says under names have the news that goes on from there."""

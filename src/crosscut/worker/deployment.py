@@ -175,6 +175,8 @@ async def build_tasks(
             except StateError as error:
                 raise named_state_error(operator.uid, error) from error
             operator.own(owns)
+            if operator.uid == keyed_uid and state is not None and not state.is_in_memory:
+                operator.runs_in_copies = False
         _, said_before = read_said(snapshot.said)
         if said_before:
             forerunners = Forerunners(said_before, graph.max_parallelism)

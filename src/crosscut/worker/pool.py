@@ -26,6 +26,8 @@ from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.interfaces import JSON, SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
+from crosscut.operators.probing import Copies, Probing
+from crosscut.protocol.job.deaths import checkpoints_to_probe
 from crosscut.protocol.messages import (
     AlignSources,
     CommitTogether,
@@ -78,6 +80,8 @@ class TaskPool:
         weighs_state: Whether to estimate how much memory states take.
         new_alarm: Makes the alarm that wakes the pool when a task is due.
         let_threads_run: Pauses for a moment, without the interpreter lock.
+        copies: Makes copies of this process, in which batches are tried first; None: it can't.
+        deaths: For which that is done, 0 if it is not; see `crosscut.protocol.job.deaths`.
     """
 
     def __init__(
@@ -100,6 +104,8 @@ class TaskPool:
         weighs_state: bool = True,
         new_alarm: NewAlarm = LoopAlarm,
         let_threads_run: Callable[[], None] = hold_on,
+        copies: Copies | None = None,
+        deaths: int = 0,
     ) -> None:
         self.epoch = epoch
         self.store = store
@@ -136,6 +142,9 @@ class TaskPool:
         self._reached_count = 0
         self._reaching: asyncio.TimerHandle | None = None
         self._reach_every_s = REACHED_EVERY_S / 100
+        self._copies = copies
+        self._deaths = deaths
+        self._checkpoints_to_probe = checkpoints_to_probe(deaths)
 
     def clock_ms(self, now_ns: int) -> int:
         """Return the milliseconds since 1970 at a reading of the clock; they never go back."""
@@ -178,6 +187,8 @@ class TaskPool:
 
     def add(self, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
         """Add a task; in topological order."""
+        if self._copies is not None and self._checkpoints_to_probe:
+            task.chain.probing = Probing(self._copies, self._deaths)
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
         task.wake_by(partial(self._wake_up, runner))
@@ -424,6 +435,10 @@ class TaskPool:
 
     def completed(self, checkpoint_id: CheckpointId, together: Iterable[CommitTogether] = ()) -> None:
         """A checkpoint is complete."""
+        self._checkpoints_to_probe = max(0, self._checkpoints_to_probe - 1)
+        if not self._checkpoints_to_probe:
+            for task in self.tasks:
+                task.chain.probing = None
         instead = {one.vertex: one.pending for one in together}
         self._tell(lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex)))
 

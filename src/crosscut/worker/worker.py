@@ -30,6 +30,7 @@ from crosscut.net.connections import Credentials, connect
 from crosscut.net.control import HeartbeatPace, WorkerLink
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
+from crosscut.operators.probing import Copies
 from crosscut.protocol.job.obeying import (
     BeginTasks,
     EndTasks,
@@ -113,6 +114,7 @@ class Surroundings:
         weighs_state: Whether to estimate how much memory states take. It differs from process to process.
         new_alarm: Makes the alarm that wakes the worker when a task is due.
         let_threads_run: Pauses for a moment, without the interpreter lock.
+        copies: Makes copies of this process, to find a record that ends it; None: it can't.
     """
 
     graph: JobGraph
@@ -129,6 +131,7 @@ class Surroundings:
     weighs_state: bool = True
     new_alarm: NewAlarm = LoopAlarm
     let_threads_run: Callable[[], None] = hold_on
+    copies: Copies | None = None
 
 
 class Worker:
@@ -376,6 +379,8 @@ class Worker:
             weighs_state=self._surroundings.weighs_state,
             new_alarm=self._surroundings.new_alarm,
             let_threads_run=self._surroundings.let_threads_run,
+            copies=self._surroundings.copies,
+            deaths=deploy.deaths,
         )
         self._pool = pool
         self._process.load()

@@ -9,6 +9,7 @@ from crosscut.graph.shipping import unpack_graph
 from crosscut.host.alarms import system_alarm
 from crosscut.host.calls import start_thread
 from crosscut.host.clock import SystemClock
+from crosscut.host.copies import ForkedCopies
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.interpreter_lock import let_threads_run
 from crosscut.host.process import SystemProcess, hosting_a_worker
@@ -56,6 +57,7 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: 
             lines=lines,
             new_alarm=system_alarm,
             let_threads_run=let_threads_run,
+            copies=ForkedCopies(plan.heartbeat_timeout_ms / 1_000),
         )
     except BaseException as error:
         # The user's code can't be loaded here, or the store not be opened.

@@ -155,7 +155,7 @@ class Coordinator:
             case on.TimerFired(timer):
                 return self._timer_fired(timer)
             case on.LinkClosed(link, reason):
-                return self._link_lost(link, self.roster.why_closed(link, reason))
+                return self._link_lost(link, self.roster.why_closed(link, reason), has_died=True)
             case on.WorkersEnded():
                 return self._workers_ended(event)
             case on.LogTailRead():
@@ -311,12 +311,15 @@ class Coordinator:
         forget, decision = self._failures.note(cause)
         return self._end("failed", decision.shown) if isinstance(decision, restarts.GiveUp) else [forget]
 
-    def _link_lost(self, link: on.LinkId, reason: str) -> list[JobEffect]:
+    def _link_lost(self, link: on.LinkId, reason: str, *, has_died: bool) -> list[JobEffect]:
         vacated = self.roster.lose(link)
         if vacated is None:
             return []
         if self.phase in DEPLOYED:
-            return self._failed(FailureCause("WorkerLost", f"{vacated.name} is lost: {reason}"))
+            died = vacated.index if has_died else None
+            return self._failed(
+                FailureCause("WorkerLost", f"{vacated.name} is lost: {reason}", worker=died)
+            )
         return self._deploy_if_gathered()
 
     def _workers_ended(self, event: on.WorkersEnded) -> list[JobEffect]:
@@ -335,7 +338,7 @@ class Coordinator:
         return [
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),
-            *self._gathering.deploy(self.epoch, self.lineage, shares, self._log),
+            *self._gathering.deploy(self.epoch, self.lineage, shares, self._log, self._failures.deaths),
         ]
 
     def _align_sources(self) -> list[JobEffect]:
@@ -413,7 +416,7 @@ class Coordinator:
                 # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
                 one = place.registration
                 effects += [do.CloseLink(place.link), do.ReplaceWorker(one.worker, one.attempt)]
-                effects += self._link_lost(place.link, self.roster.why_silent(place.link))
+                effects += self._link_lost(place.link, self.roster.why_silent(place.link), has_died=False)
         return effects
 
     def _finding_failed(self, event: on.FindingFailed) -> list[JobEffect]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from crosscut.ids import Epoch, Lineage, WorkerIndex
@@ -86,10 +87,21 @@ class Gathering:
             terms.edges,
         )
 
-    def deploy(self, epoch: Epoch, lineage: Lineage, shares: Inheritance, log: Ownership) -> list[JobEffect]:
-        """Give all workers their tasks, with their shares of the restored checkpoint; none is ready yet."""
+    def deploy(
+        self,
+        epoch: Epoch,
+        lineage: Lineage,
+        shares: Inheritance,
+        log: Ownership,
+        deaths: Callable[[WorkerIndex], int],
+    ) -> list[JobEffect]:
+        """Give all workers their tasks, with their shares of the restored checkpoint; none is ready yet.
+
+        Args:
+            deaths: Those for which a worker tries batches in a copy of its process first.
+        """
         self._ready = set()
-        return self._roster.deploy(epoch, lineage, shares, log.splits, self._terms.identity.driver)
+        return self._roster.deploy(epoch, lineage, shares, log.splits, self._terms.identity.driver, deaths)
 
     def ready(self, index: WorkerIndex) -> bool:
         """Note that a worker is ready; return whether all are now."""

@@ -7,8 +7,10 @@ from dataclasses import replace
 from itertools import takewhile
 
 from crosscut.frozen import dataclass
+from crosscut.ids import WorkerIndex
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
+from crosscut.protocol.job.deaths import deaths_of
 from crosscut.protocol.messages import FailureCause
 
 
@@ -183,6 +185,10 @@ class Failures:
             self.hopeless = decision.shown
             return forget, RestartAfter(0)
         return forget, decision
+
+    def deaths(self, worker: WorkerIndex) -> int:
+        """Return the deaths for which `worker` looks for a record that ends its process; 0: it does not."""
+        return deaths_of(worker, self.failures) if self._policy.same_record_max else 0
 
     def forget_oldest(self) -> None:
         """Note that the oldest failure has left the window."""

@@ -8,7 +8,7 @@ that it proved the secret on, never a number that Spark reuses.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import assert_never
 
 from crosscut.frozen import dataclass
@@ -222,6 +222,7 @@ class Roster:
         restored: Inheritance,
         splits: tuple[SplitAssignment, ...],
         driver: str,
+        deaths: Callable[[WorkerIndex], int],
     ) -> list[JobEffect]:
         """Give every holder its tasks, with what each of them needs to restore itself.
 
@@ -250,6 +251,7 @@ class Roster:
                     driver=driver,
                     rescaled_from=restored.rescaled_from,
                     retired=tuple(retired.get(index, ())),
+                    deaths=deaths(index),
                 ),
             )
             for index, place in sorted(self.held.items())

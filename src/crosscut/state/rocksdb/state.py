@@ -68,6 +68,8 @@ class RocksState(KeyedState):
         directory: Its own, on the worker's disk.
     """
 
+    is_in_memory = False
+
     def __init__(
         self,
         directory: str,

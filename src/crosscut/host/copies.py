@@ -1,0 +1,143 @@
+"""Forked copies of this process, in which an operator tries the records that may end it."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import mmap
+import os
+import signal
+import struct
+import tempfile
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import crosscut
+from crosscut.batch import Batch
+from crosscut.operators.operator import Operator
+from crosscut.operators.probing import Died, Tried, part_of
+
+_SAID = struct.Struct("=Q?")
+"""What a copy says in the memory that it shares with us: records that it is through with, and whether that
+is all that it wanted to do."""
+
+_WORKING_SHARE = 0.1
+"""Share of the heartbeat timeout after which a copy takes no other record."""
+
+_WAITING_SHARE = 0.2
+"""Share after which a copy is killed: nothing else runs here while it is waited for."""
+
+_TRACE_CHARS = 4_000
+_PAUSE_MIN_S = 0.000_1
+_PAUSE_MAX_S = 0.005
+
+_OURS = f'  File "{os.path.dirname(crosscut.__file__)}{os.sep}'
+
+
+class ForkedCopies:
+    """See `crosscut.operators.probing.Copies`.
+
+    A copy has the memory of this process and one thread. What it does to memory is gone with it. It shares
+    open connections, and whatever user code does outside of the process is done.
+
+    Args:
+        heartbeat_timeout_s: A part of it is what an attempt takes at most.
+    """
+
+    def __init__(self, heartbeat_timeout_s: float) -> None:
+        self._working_s = heartbeat_timeout_s * _WORKING_SHARE
+        self._waiting_s = heartbeat_timeout_s * _WAITING_SHARE
+        self._said: mmap.mmap | None = None
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        said = self._said = self._said or mmap.mmap(-1, _SAID.size)
+        _SAID.pack_into(said, 0, 0, False)
+        with tempfile.TemporaryFile() as last_words:
+            with warnings.catch_warnings():
+                # Of a fork beside other threads: the copy waits for none of them, and we don't wait for ever.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                self._be_copy(operator, batch, said, last_words.fileno())
+            status = self._status(pid)
+            passed, is_done = _SAID.unpack_from(said)
+            if is_done or status is None:
+                return Tried(passed)
+            last_words.seek(0)
+            return Tried(passed, Died(_how(status), _trace(last_words.read().decode(errors="replace"))))
+
+    def _status(self, pid: int) -> int | None:
+        """Wait for a copy to end; return its wait status, or None if it had to be killed."""
+        give_up_s = time.monotonic() + self._waiting_s
+        pause_s = _PAUSE_MIN_S
+        ended = 0
+        try:
+            while not ended:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    return status
+                if time.monotonic() > give_up_s:
+                    return None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        finally:
+            # Also if the watchdog has interrupted us.
+            if not ended:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        return None
+
+    def _be_copy(self, operator: Operator, batch: Batch, said: mmap.mmap, last_words: int) -> None:
+        """Process the records, and end this process, which is a copy, whatever happens."""
+        passed = 0
+        try:
+            stop_s = time.monotonic() + self._working_s
+            _settle(last_words)
+            while passed < len(batch):
+                # Also if it raises: then it does so in the worker, which knows what to do.
+                passed += 1
+                operator.process(part_of(batch, passed - 1, passed))
+                _SAID.pack_into(said, 0, passed, False)
+                if time.monotonic() > stop_s:
+                    break
+        except BaseException:  # noqa: BLE001 - whatever user code raises, also to end the process
+            pass
+        finally:
+            _SAID.pack_into(said, 0, passed, True)
+            os._exit(0)
+
+
+def _settle(last_words: int) -> None:
+    """Let this process, a copy, disturb nobody: what it prints and logs comes again from the worker."""
+    gc.freeze()
+    logging.disable()
+    # If the machine runs out of memory, it is the copy that goes.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(last_words, 2)
+    faulthandler.enable(last_words, all_threads=False)
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}"
+    return f"exit status {os.waitstatus_to_exitcode(status)}"
+
+
+def _trace(last_words: str) -> str:
+    """Return what a copy has written when it crashed, up to the first frame that is ours."""
+    lines: list[str] = []
+    for line in last_words[-_TRACE_CHARS:].splitlines():
+        if line.startswith(_OURS):
+            break
+        lines.append(line)
+    return "\n".join(lines).strip()

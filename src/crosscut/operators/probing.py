@@ -1,0 +1,142 @@
+"""Finds the record that ends the process: a batch is tried in a copy of the process before it is taken here.
+
+A record that makes native code crash, or for which user code calls `os._exit`, leaves no exception behind:
+the process that could name it is gone. So the worker that comes after two such deaths tries each batch in a
+forked copy of itself first, record by record. What a copy survives is then processed here. See decision 0098.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from crosscut.batch import Batch
+from crosscut.dead_letters import DeadLetter
+from crosscut.errors import UserCodeError
+from crosscut.operators.operator import Operator, shortened, text_of
+
+DEATHS_WITHOUT_WITNESS = 3
+"""Deaths after which a record is to blame although no other one was seen to pass in a copy."""
+
+class ProcessDiedError(Exception):
+    """Stands for the end of a process, where other records have an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """How a copy came to its end.
+
+    Attributes:
+        how: As "SIGSEGV" or "exit status 3".
+        trace: Where it was, as far as it could say; or "".
+    """
+
+    how: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of a batch in a copy.
+
+    Attributes:
+        passed: Records that it was through with, also those for which an exception was raised.
+        died: How it ended before it could say that it was done; None if it did say so, or was silent for too
+            long and therefore killed.
+    """
+
+    passed: int
+    died: Died | None = None
+
+
+def part_of(batch: Batch, start: int, end: int) -> Batch:
+    """Return records of `batch` as they came: on the same input."""
+    part = batch.part(start, end)
+    part.input = batch.input
+    return part
+
+
+class Copies(Protocol):
+    """Makes copies of this process, as it is now, that process records and are gone afterwards."""
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        """Let a copy process the records of `batch` one after the other; nothing changes here.
+
+        It takes a bounded time. A copy that is not through by then says how far it is.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Deadly:
+    """The first record of a batch ends the process, whenever it is processed."""
+
+    record: Any
+    died: Died
+
+
+class Probing:
+    """The probing of one task.
+
+    Args:
+        deaths: Those because of which the worker probes.
+    """
+
+    def __init__(self, copies: Copies, deaths: int) -> None:
+        self._copies = copies
+        self._needs_witness = deaths < DEATHS_WITHOUT_WITNESS
+        # Operators of which a copy was through with a record: there, copies do work.
+        self._witnessed: set[str] = set()
+        # Operators that can't be probed: copies of them don't answer, or die of whatever they are given.
+        self._unfit: set[str] = set()
+
+    def look(self, operator: Operator, batch: Batch) -> int | Deadly:
+        """Return how many records of `batch` to process now, at least one, or that the first is deadly.
+
+        Only the death of a copy at the first record is looked into. What comes before is processed first,
+        so the copy that is to tell has the state that the record finds.
+        """
+        if not operator.runs_in_copies or operator.uid in self._unfit:
+            return len(batch)
+        tried = self._copies.attempt(operator, batch)
+        if tried.passed:
+            self._witnessed.add(operator.uid)
+            return tried.passed
+        if tried.died is None:
+            # A function that needs a thread which no copy has, or one that hangs: the watchdog's business.
+            self._unfit.add(operator.uid)
+            return len(batch)
+        # Somebody may have killed the copy: a record is to blame that does it twice.
+        again = self._copies.attempt(operator, part_of(batch, 0, 1))
+        if again.died is not None and self._others_pass(operator, batch):
+            return Deadly(batch.records[0], again.died)
+        if again.died is not None:
+            self._unfit.add(operator.uid)
+        return 1
+
+    def _others_pass(self, operator: Operator, batch: Batch) -> bool:
+        """Whether copies of this operator die of this record, and not of whatever they process."""
+        if not self._needs_witness or operator.uid in self._witnessed:
+            return True
+        if len(batch) == 1:
+            return False
+        return self._copies.attempt(operator, part_of(batch, 1, len(batch))).passed > 0
+
+
+def deadly_error(uid: str, found: Deadly) -> UserCodeError:
+    """Return the error of operator `uid` that names a deadly record."""
+    error = UserCodeError(
+        f"operator {uid!r} ends its process ({found.died.how}) at a record: workers have died of it, and two "
+        f"copies of the process that tried the record",
+        operator=uid,
+        record=shortened(found.record),
+        traceback=found.died.trace,
+        is_certain=True,
+    )
+    error.__cause__ = ProcessDiedError(found.died.how)
+    return error
+
+
+def deadly_letter(uid: str, found: Deadly, key: Any) -> DeadLetter:
+    """Return the dead letter of operator `uid` with a deadly record."""
+    error = text_of(ProcessDiedError(found.died.how))
+    return DeadLetter(found.record, error, uid, key, None, found.died.trace)
