@@ -20,7 +20,8 @@ class DeadLetter:
     Attributes:
         record: The record; of a final result, the (key, value) that it would have been made of; None of a
             timer.
-        error: What was raised, as "ValueError: invalid literal ...".
+        error: What was raised, as "ValueError: invalid literal ..."; of a record that ends its process,
+            "ProcessDiedError: SIGSEGV" or "ProcessDiedError: exit status 3".
         operator: uid of the operator.
         key: The key of the record, where it has one, or of the timer.
         timer: The time of the timer that was called, if it was one.

@@ -46,7 +46,8 @@ class Restart:
             would fail for ever. 0: it counts as any other failure. What may come from outside is no fault of
             the record: an OSError (a refused connection, say), or a failure at the first record that an
             operator gets after a restart (but for a TypeError, NameError, ..., or where the function has
-            looked at nothing but its record).
+            looked at nothing but its record). A record that ends its process fails the job as soon as it is
+            found; with 0 no worker looks for it.
     """
 
     failures: int = 10

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, NumberedJob, Record, until
+from jobs import DEADLINE_S, NumberedJob, Record, lose, until
 
 import crosscut as cc
 from crosscut.errors import JobFailedError
@@ -75,3 +74,79 @@ def test_the_record_that_always_ends_the_process_is_named(
         assert "stateless.py" not in text, "none of ours"
     assert handle.progress()["restarts"] == 2
     job.check_nothing_is_visible_too_early()
+
+
+def with_letters(stream: Any, place: str, harm: Deadly) -> Any:
+    if place == "map":
+        found = stream.map(harm, on_error="dead letters").named("parsed")
+    else:
+        found = (
+            stream.key_by(lambda one: one[0]).process(Passing(harm), on_error="dead letters").named("parsed")
+        )
+    return found
+
+
+class Passing(cc.KeyedProcess[Any, Any]):
+    """Passes records on, with how many their key has had, unless that ends the process."""
+
+    count = cc.ValueState(default=0)
+
+    def __init__(self, harm: Deadly) -> None:
+        self.harm = harm
+
+    def on_record(self, record: Record, ctx: Any) -> Any:
+        self.count.set(self.count.get() + 1)
+        yield self.harm(record)
+
+
+def lines(directory: Path) -> list[Any]:
+    paths = sorted(directory.glob("part-*"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("place", ["map", "process"])
+@pytest.mark.parametrize("how", HARMS)
+def test_records_that_end_the_process_become_dead_letters_and_the_job_goes_on(
+    tmp_path: Path, started: Any, how: str, place: str
+) -> None:
+    """I1, I2: each of them is there exactly once, as is every other record."""
+    bad = frozenset({1_000, BAD, BAD + 1, COUNT - 1})
+    flow = cc.Flow("letters")
+    stream = flow.source(cc.generate(numbered, count=COUNT, rate=8_000))
+    parsed = with_letters(stream, place, Deadly(HARMS[how], bad))
+    parsed.sink(cc.files.jsonl(tmp_path / "out"))
+    letters = parsed.side_output("dead letters")
+    letters.map(lambda one: [one.record, one.error]).sink(cc.files.jsonl(tmp_path / "dead"))
+    job = started(Written(flow, tmp_path))
+    started.finish(job)
+    assert sorted(one[1] for one in lines(tmp_path / "out")) == [n for n in range(COUNT) if n not in bad]
+    found = sorted(lines(tmp_path / "dead"), key=lambda one: one[0][1])
+    assert found == [[list(numbered(n)), f"ProcessDiedError: {how}"] for n in sorted(bad)]
+    assert job.progress()["restarts"] >= 2
+
+
+@dataclass(frozen=True)
+class Written:
+    """A flow that a test has written itself, with the settings of all tests."""
+
+    flow: cc.Flow
+    directory: Path
+
+    def start(self, spark: Any) -> Any:
+        restart = cc.Restart(failures=20, delay_step="20ms", delay_max="50ms")
+        settings = NumberedJob(self.directory, settings={"restart": restart})
+        return self.flow.start(settings.all_settings(), spark=spark)
+
+
+def test_workers_that_others_kill_accuse_no_record(tmp_path: Path, started: Any) -> None:
+    """I1, I2: the workers look for a record, find none, and the output is what it has to be."""
+    job = NumberedJob(tmp_path, held=True, count=20_000)
+    handle = started(job)
+    for _ in range(3):
+        until(handle.checkpoints, "a checkpoint")
+        lose(handle, started, 0)
+    job.open_gate()
+    started.finish(handle, job.check_nothing_is_visible_too_early)
+    assert handle.progress()["restarts"] >= 3
+    job.check_output_is_exact()
+    job.check_nothing_is_left_over()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
     if get_origin(hint) is dict:
         return st.dictionaries(st.text(), values(get_args(hint)[1]), max_size=3)
-    if isinstance(hint, UnionType):
+    # Of a NewType it is a Union.
+    if get_origin(hint) in (UnionType, Union):
         return st.one_of(*map(values, get_args(hint)))
     floats = st.floats(allow_nan=False, allow_infinity=False)
     return {int: INTEGERS, float: floats, str: st.text(), bool: st.booleans(), type(None): st.none()}[hint]

@@ -446,6 +446,25 @@ def test_a_lost_worker_halts_the_others_claims_the_next_epoch_and_goes_back() ->
     assert talk.fire("trigger", 2)[1:3] == both(TriggerCheckpoint(E2, N2)), "ids go on"
 
 
+def deaths_told(effects: list[JobEffect]) -> list[int]:
+    messages = (one.message for one in effects if isinstance(one, SendMessage))
+    return [one.deaths for one in messages if isinstance(one, DeployTasks)]
+
+
+def test_a_worker_whose_predecessors_died_twice_is_told_of_the_deaths_and_the_others_are_not() -> None:
+    """K1: it looks for a record that ends its process."""
+    talk = Talk()
+    talk.running()
+    talk.hear(LinkClosed(LINKS[1], "reset"))
+    talk.hear(EntryAppended(at(2)))
+    assert deaths_told(talk.message(1, registration(1, 5))) == [0, 0]
+    talk.ready(2)
+    talk.hear(LinkClosed(LINKS[1], "reset"))
+    talk.fire("restart", 2)
+    talk.hear(EntryAppended(at(3)))
+    assert deaths_told(talk.message(1, registration(1, 6))) == [0, 2]
+
+
 def test_a_failed_task_keeps_its_worker() -> None:
     talk = Talk()
     talk.running()

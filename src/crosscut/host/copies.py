@@ -9,16 +9,20 @@ import mmap
 import os
 import signal
 import struct
+import sys
 import tempfile
 import time
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import crosscut
 from crosscut.batch import Batch
 from crosscut.operators.operator import Operator
 from crosscut.operators.probing import Died, Tried, part_of
+
+_LOG = logging.getLogger("crosscut")
 
 _SAID = struct.Struct("=Q?")
 """What a copy says in the memory that it shares with us: records that it is through with, and whether that
@@ -55,11 +59,14 @@ class ForkedCopies:
     def attempt(self, operator: Operator, batch: Batch) -> Tried:
         said = self._said = self._said or mmap.mmap(-1, _SAID.size)
         _SAID.pack_into(said, 0, 0, False)
-        with tempfile.TemporaryFile() as last_words:
-            with warnings.catch_warnings():
-                # Of a fork beside other threads: the copy waits for none of them, and we don't wait for ever.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
+        with ExitStack() as stack:
+            try:
+                last_words = stack.enter_context(tempfile.TemporaryFile())
+                pid = _fork()
+            except OSError as error:
+                # No memory for two, or no room on the disk: the job is to run all the same.
+                _LOG.warning("no record that ends the process can be looked for: %s", error)
+                return Tried(0)
             if pid == 0:
                 self._be_copy(operator, batch, said, last_words.fileno())
             status = self._status(pid)
@@ -90,7 +97,7 @@ class ForkedCopies:
                 os.waitpid(pid, 0)
         return None
 
-    def _be_copy(self, operator: Operator, batch: Batch, said: mmap.mmap, last_words: int) -> None:
+    def _be_copy(self, operator: Operator, batch: Batch, said: mmap.mmap, last_words: int) -> NoReturn:
         """Process the records, and end this process, which is a copy, whatever happens."""
         passed = 0
         try:
@@ -110,6 +117,13 @@ class ForkedCopies:
             os._exit(0)
 
 
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Of a fork beside other threads: the copy may wait for one of them, and we don't wait for ever.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def _settle(last_words: int) -> None:
     """Let this process, a copy, disturb nobody: what it prints and logs comes again from the worker."""
     gc.freeze()
@@ -120,6 +134,9 @@ def _settle(last_words: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(last_words, 2)
+    # They may lead elsewhere, as in a notebook.
+    sys.stdout = open(nowhere, "w", closefd=False)  # noqa: SIM115 - until the process ends
+    sys.stderr = open(last_words, "w", closefd=False)  # noqa: SIM115 - likewise
     faulthandler.enable(last_words, all_threads=False)
 
 

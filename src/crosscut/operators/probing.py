@@ -18,6 +18,10 @@ from crosscut.operators.operator import Operator, shortened, text_of
 DEATHS_WITHOUT_WITNESS = 3
 """Deaths after which a record is to blame although no other one was seen to pass in a copy."""
 
+
+KILLED = "SIGKILL"
+
+
 class ProcessDiedError(Exception):
     """Stands for the end of a process, where other records have an exception."""
 
@@ -41,8 +45,8 @@ class Tried:
 
     Attributes:
         passed: Records that it was through with, also those for which an exception was raised.
-        died: How it ended before it could say that it was done; None if it did say so, or was silent for too
-            long and therefore killed.
+        died: How it ended before it could say that it was done; None if it did say so, was silent for too
+            long and therefore killed, or could not be made.
     """
 
     passed: int
@@ -102,24 +106,26 @@ class Probing:
             self._witnessed.add(operator.uid)
             return tried.passed
         if tried.died is None:
-            # A function that needs a thread which no copy has, or one that hangs: the watchdog's business.
+            # There is no copy, or its function waits for a thread that no copy has. One that hangs here as
+            # well is the watchdog's business.
             self._unfit.add(operator.uid)
             return len(batch)
         # Somebody may have killed the copy: a record is to blame that does it twice.
         again = self._copies.attempt(operator, part_of(batch, 0, 1))
-        if again.died is not None and self._others_pass(operator, batch):
+        if again.died is None:
+            return 1
+        if again.died.how == KILLED:
+            # By a record that takes all memory, or by a machine that has none left, for any copy.
+            return Deadly(batch.records[0], again.died) if self._next_passes(operator, batch) else 1
+        is_known_to_work = operator.uid in self._witnessed or not self._needs_witness
+        if is_known_to_work or self._next_passes(operator, batch):
             return Deadly(batch.records[0], again.died)
-        if again.died is not None:
-            self._unfit.add(operator.uid)
+        self._unfit.add(operator.uid)
         return 1
 
-    def _others_pass(self, operator: Operator, batch: Batch) -> bool:
-        """Whether copies of this operator die of this record, and not of whatever they process."""
-        if not self._needs_witness or operator.uid in self._witnessed:
-            return True
-        if len(batch) == 1:
-            return False
-        return self._copies.attempt(operator, part_of(batch, 1, len(batch))).passed > 0
+    def _next_passes(self, operator: Operator, batch: Batch) -> bool:
+        """Whether a copy, made now, is through with the record after the first."""
+        return len(batch) > 1 and self._copies.attempt(operator, part_of(batch, 1, 2)).passed > 0
 
 
 def deadly_error(uid: str, found: Deadly) -> UserCodeError:

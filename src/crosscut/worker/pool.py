@@ -435,10 +435,11 @@ class TaskPool:
 
     def completed(self, checkpoint_id: CheckpointId, together: Iterable[CommitTogether] = ()) -> None:
         """A checkpoint is complete."""
-        self._checkpoints_to_probe = max(0, self._checkpoints_to_probe - 1)
-        if not self._checkpoints_to_probe:
-            for task in self.tasks:
-                task.chain.probing = None
+        if self._checkpoints_to_probe:
+            self._checkpoints_to_probe -= 1
+            if not self._checkpoints_to_probe:
+                for task in self.tasks:
+                    task.chain.probing = None
         instead = {one.vertex: one.pending for one in together}
         self._tell(lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex)))
 

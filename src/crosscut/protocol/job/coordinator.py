@@ -317,9 +317,7 @@ class Coordinator:
             return []
         if self.phase in DEPLOYED:
             died = vacated.index if has_died else None
-            return self._failed(
-                FailureCause("WorkerLost", f"{vacated.name} is lost: {reason}", worker=died)
-            )
+            return self._failed(FailureCause("WorkerLost", f"{vacated.name} is lost: {reason}", worker=died))
         return self._deploy_if_gathered()
 
     def _workers_ended(self, event: on.WorkersEnded) -> list[JobEffect]:

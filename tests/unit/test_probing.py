@@ -1,0 +1,338 @@
+"""A record that ends its process: who looks for it, what convicts it, and what becomes of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crosscut.batch import Batch
+from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.errors import UserCodeError
+from crosscut.graph.specs import SideOutput
+from crosscut.host.copies import ForkedCopies
+from crosscut.ids import WorkerIndex
+from crosscut.net.causes import failure_cause
+from crosscut.operators.dead_letters import Attempts, mapping
+from crosscut.operators.operator import Operator
+from crosscut.operators.probing import Copies, Deadly, Died, Probing, Tried
+from crosscut.operators.sides import Sides
+from crosscut.operators.stateless import Filter, Map
+from crosscut.protocol.job.deaths import CHECKPOINTS, checkpoints_to_probe, deaths_of
+from crosscut.protocol.job.restarts import Failures, GiveUp, RestartPolicy
+from crosscut.protocol.messages import FailureCause
+from crosscut.task.chain import Chain
+
+CRASH = Died("SIGSEGV", "in parse")
+
+
+def lost(worker: int) -> FailureCause:
+    return FailureCause("WorkerLost", "is lost", worker=WorkerIndex(worker))
+
+
+RAISED = FailureCause("ValueError", "bad", "parse", "'x'")
+SILENT = FailureCause("WorkerLost", "silent for more than heartbeat_timeout=10 s")
+
+
+# Who probes, and for how long.
+
+
+@pytest.mark.parametrize(
+    ("failures", "deaths"),
+    [
+        ([], 0),
+        ([lost(1)], 0),
+        ([lost(0), lost(0)], 0),
+        ([lost(1), SILENT], 0),
+        ([lost(1), lost(1)], 2),
+        ([lost(1), RAISED, lost(1)], 2),
+        ([lost(1), lost(0), lost(1), lost(1)], 3),
+        ([lost(0), lost(2), lost(3)], 2),
+        ([lost(0), lost(2), RAISED], 0),
+    ],
+    ids=str,
+)
+def test_a_worker_probes_after_two_deaths_and_all_do_after_three_in_a_row(
+    failures: list[FailureCause], deaths: int
+) -> None:
+    assert deaths_of(WorkerIndex(1), failures) == deaths
+
+
+def test_a_worker_probes_for_twice_as_many_checkpoints_after_each_further_death() -> None:
+    assert [checkpoints_to_probe(deaths) for deaths in range(5)] == [
+        0,
+        0,
+        CHECKPOINTS,
+        2 * CHECKPOINTS,
+        4 * CHECKPOINTS,
+    ]
+    assert checkpoints_to_probe(1_000_000) == checkpoints_to_probe(1_000)
+
+
+@pytest.mark.parametrize(("same_record_max", "deaths"), [(3, 2), (1, 2), (0, 0)])
+def test_nobody_probes_if_the_same_record_is_like_any_other_failure(
+    same_record_max: int, deaths: int
+) -> None:
+    failures = Failures(RestartPolicy(10, 300_000, 0, 100, 1_000, same_record_max))
+    for _ in range(2):
+        failures.failover(lost(1), is_restoring=False)
+    assert failures.deaths(WorkerIndex(1)) == deaths
+
+
+def test_deaths_that_have_left_the_window_do_not_count() -> None:
+    failures = Failures(RestartPolicy(10, 300_000, 0, 100, 1_000, 3))
+    for _ in range(2):
+        failures.failover(lost(1), is_restoring=False)
+    failures.forget_oldest()
+    assert failures.deaths(WorkerIndex(1)) == 0
+
+
+# What convicts a record.
+
+
+class Told(Copies):
+    """Copies that die as they are told; they process nothing."""
+
+    def __init__(self, *answers: Tried) -> None:
+        self.answers = list(answers)
+        self.tried: list[list[Any]] = []
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        self.tried.append(batch.records)
+        return self.answers.pop(0)
+
+
+PARSE = Map("parse", lambda record: record)
+
+
+def test_what_a_copy_survives_is_processed_at_once() -> None:
+    copies = Told(Tried(3))
+    assert Probing(copies, 2).look(PARSE, Batch([1, 2, 3])) == 3
+    assert copies.tried == [[1, 2, 3]]
+
+
+def test_records_before_the_death_of_a_copy_are_processed_first() -> None:
+    """Else the state that the suspect meets would not be the one that it has to meet."""
+    copies = Told(Tried(2, CRASH))
+    assert Probing(copies, 2).look(PARSE, Batch([1, 2, 3])) == 2
+
+
+def test_a_record_is_deadly_if_two_copies_die_of_it_and_others_pass() -> None:
+    copies = Told(Tried(2, CRASH), Tried(0, CRASH), Tried(0, CRASH))
+    probing = Probing(copies, 2)
+    assert probing.look(PARSE, Batch([1, 2, 3, 4])) == 2
+    assert probing.look(PARSE, Batch([3, 4])) == Deadly(3, CRASH)
+    assert copies.tried == [[1, 2, 3, 4], [3, 4], [3]]
+
+
+def test_a_copy_that_somebody_kills_accuses_no_record() -> None:
+    copies = Told(Tried(0, Died("SIGKILL")), Tried(1))
+    assert Probing(copies, 2).look(PARSE, Batch([1, 2])) == 1
+
+
+def test_copies_that_are_killed_accuse_a_record_only_if_the_next_one_is_not_killed_as_well() -> None:
+    """On a machine without memory the system kills each copy."""
+    killed = Tried(0, Died("SIGKILL"))
+    for after, found in ((killed, 1), (Tried(1), Deadly(2, Died("SIGKILL")))):
+        probing = Probing(Told(Tried(1, Died("SIGKILL")), killed, killed, after), 3)
+        assert probing.look(PARSE, Batch([1, 2, 3])) == 1
+        assert probing.look(PARSE, Batch([2, 3])) == found
+    assert Probing(Told(killed, killed), 3).look(PARSE, Batch([1])) == 1
+
+
+def test_the_first_record_is_deadly_only_if_another_one_passes() -> None:
+    copies = Told(Tried(0, CRASH), Tried(0, CRASH), Tried(1))
+    assert Probing(copies, 2).look(PARSE, Batch([1, 2])) == Deadly(1, CRASH)
+    assert copies.tried == [[1, 2], [1], [2]]
+
+
+def test_an_operator_whose_copies_always_die_is_not_probed_any_more() -> None:
+    """A library that can't be used after a fork: the records are as good as any."""
+    copies = Told(Tried(0, CRASH), Tried(0, CRASH), Tried(0, CRASH))
+    probing = Probing(copies, 2)
+    assert probing.look(PARSE, Batch([1, 2])) == 1
+    assert probing.look(PARSE, Batch([2, 3])) == 2
+    assert copies.answers == []
+
+
+def test_after_a_third_death_a_record_without_company_is_deadly() -> None:
+    """A slow source: each time the record is the only one since the checkpoint."""
+    copies = Told(Tried(0, CRASH), Tried(0, CRASH), Tried(0, CRASH), Tried(0, CRASH))
+    assert Probing(copies, 2).look(PARSE, Batch([1])) == 1
+    assert Probing(copies, 3).look(PARSE, Batch([1])) == Deadly(1, CRASH)
+
+
+def test_a_copy_that_does_not_answer_is_not_asked_again() -> None:
+    copies = Told(Tried(0))
+    probing = Probing(copies, 2)
+    assert probing.look(PARSE, Batch([1, 2])) == 2
+    assert probing.look(PARSE, Batch([3])) == 1
+
+
+def test_what_a_copy_would_share_is_never_tried() -> None:
+    operator = Map("parse", lambda record: record)
+    operator.runs_in_copies = False
+    assert Probing(Told(), 2).look(operator, Batch([1, 2])) == 2
+
+
+# What becomes of it, in a chain.
+
+
+class Deaths(Copies):
+    """Copies that die of the records of which `is_deadly` is true, and are through with `pace` others."""
+
+    def __init__(self, is_deadly: Callable[[Any], bool], pace: int = 1_000) -> None:
+        self.is_deadly = is_deadly
+        self.pace = pace
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        for passed, record in enumerate(batch.records):
+            if operator.uid == "parse" and self.is_deadly(record):
+                return Tried(passed, CRASH)
+            if passed == self.pace:
+                return Tried(passed)
+        return Tried(len(batch))
+
+
+class Site:
+    def __init__(self, copies: Copies, *operators: Operator) -> None:
+        self.out: list[tuple[Any, int | None]] = []
+        self.watermarks: list[int] = []
+        self.letters: list[tuple[DeadLetter, int | None]] = []
+        self.chain = Chain(operators, self._emit, self._aside, has_event_time=True)
+        self.chain.probing = Probing(copies, 3)
+
+    def _emit(self, batch: Batch) -> None:
+        self.out += zip(batch.records, batch.timestamps or [None] * len(batch), strict=True)
+        if batch.watermark is not None:
+            assert not self.chain.is_halfway, "a watermark overtakes records"
+            self.watermarks.append(batch.watermark)
+
+    def _aside(self, batch: Batch, side: SideOutput) -> None:
+        self.letters += zip(batch.records, batch.timestamps or [None] * len(batch), strict=True)
+
+    def take(self, batch: Batch) -> None:
+        rest: Batch | None = batch
+        while rest is not None or self.chain.is_midway:
+            self.chain.begin(1_000)
+            if self.chain.is_midway:
+                self.chain.go_on()
+            elif rest is not None:
+                rest = self.chain.process(rest)
+
+
+def batch_of(count: int) -> Batch:
+    return Batch(list(range(count)), None, [100 + number for number in range(count)], 1_000)
+
+
+@pytest.mark.parametrize("deadly", [{0}, {4}, {9}, {3, 4, 5}, {0, 9}, set(range(1, 10)), set()], ids=str)
+@pytest.mark.parametrize("pace", [1, 2, 1_000])
+def test_deadly_records_are_set_aside_and_all_others_go_on_in_order(deadly: set[int], pace: int) -> None:
+    parse = Attempts("parse", mapping(lambda record: -record), Sides("parse", [DEAD_LETTERS]))
+    site = Site(
+        Deaths(deadly.__contains__, pace), Map("plus", lambda n: n), parse, Filter("all", lambda _: True)
+    )
+    site.take(batch_of(10))
+    kept = [number for number in range(10) if number not in deadly]
+    assert site.out == [(-number, 100 + number) for number in kept]
+    assert [(one.record, at) for one, at in site.letters] == [(n, 100 + n) for n in sorted(deadly)]
+    assert {(one.error, one.operator, one.traceback) for one, _ in site.letters} <= {
+        ("ProcessDiedError: SIGSEGV", "parse", "in parse")
+    }
+    assert site.watermarks == [1_000]
+    assert site.chain.counts()[1] == len(deadly)
+
+
+def test_without_dead_letters_the_record_is_named_and_no_restart_is_of_use() -> None:
+    site = Site(Deaths({4}.__contains__), Map("parse", lambda record: record))
+    with pytest.raises(UserCodeError) as caught:
+        site.take(batch_of(10))
+    assert [record for record, _ in site.out] == [0, 1, 2, 3]
+    cause = failure_cause(caught.value)
+    assert (cause.operator, cause.record, cause.traceback) == ("parse", "4", "in parse")
+    assert "operator 'parse' ends its process (SIGSEGV)" in cause.message
+    failures = Failures(RestartPolicy(2, 300_000, 0, 100, 1_000, 3))
+    for _ in range(2):
+        failures.failover(lost(1), is_restoring=False)
+    _, decision = failures.failover(cause, is_restoring=False)
+    assert isinstance(decision, GiveUp) and decision.cause == cause
+
+
+# Real copies.
+
+
+def at(number: int, harm: Callable[[], Any]) -> Map:
+    def function(record: int) -> int:
+        if record == number:
+            harm()
+        return record
+
+    return Map("m", function)
+
+
+def raise_oddly() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def copies() -> ForkedCopies:
+    return ForkedCopies(heartbeat_timeout_s=600)
+
+
+@pytest.mark.parametrize(
+    ("harm", "how"),
+    [
+        (lambda: os._exit(0), "exit status 0"),
+        (lambda: os._exit(3), "exit status 3"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+        (lambda: ctypes.string_at(0), "SIGSEGV"),
+        (os.abort, "SIGABRT"),
+    ],
+)
+def test_a_copy_says_at_which_record_it_died_and_how(
+    copies: ForkedCopies, harm: Callable[[], Any], how: str
+) -> None:
+    tried = copies.attempt(at(2, harm), Batch([0, 1, 2, 3]))
+    assert tried.died is not None
+    assert (tried.passed, tried.died.how) == (2, how)
+    if how in ("SIGSEGV", "SIGABRT"):
+        assert "test_probing.py" in tried.died.trace
+        assert "stateless.py" not in tried.died.trace
+
+
+@pytest.mark.parametrize(("harm", "passed"), [(raise_oddly, 3), (lambda: 1 / 0, 3), (lambda: None, 4)])
+def test_what_only_raises_is_left_to_the_worker(
+    copies: ForkedCopies, harm: Callable[[], Any], passed: int
+) -> None:
+    assert copies.attempt(at(2, harm), Batch([0, 1, 2, 3])) == Tried(passed)
+
+
+def test_nothing_changes_here_while_a_copy_works(copies: ForkedCopies, capfd: Any) -> None:
+    seen: list[int] = []
+
+    def note(record: int) -> int:
+        seen.append(record)
+        print(record)
+        return record
+
+    assert copies.attempt(Map("m", note), Batch([1, 2, 3])) == Tried(3)
+    assert seen == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_copy_that_hangs_is_ended() -> None:
+    copies = ForkedCopies(heartbeat_timeout_s=1)
+    assert copies.attempt(at(2, threading.Event().wait), Batch([0, 1, 2])) == Tried(2)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_copy_takes_no_other_record_when_its_time_is_up() -> None:
+    copies = ForkedCopies(heartbeat_timeout_s=10)
+    tried = copies.attempt(Map("m", lambda _: threading.Event().wait(0.4)), Batch(list(range(100))))
+    assert tried.died is None and 1 <= tried.passed < 100
