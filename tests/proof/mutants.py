@@ -54,6 +54,7 @@ JOIN, LATEST = "operators/joins/interval.py", "operators/joins/latest.py"
 BOUNDARIES = "tests/unit/test_join_boundaries.py"
 THREADS, TAKEOVER = "tests/unit/test_sink_threads.py", "tests/unit/test_file_sink_takeover.py"
 MARKER = "tests/unit/test_kafka_marker.py"
+PROBING, PROBED = "operators/probing.py", "tests/unit/test_probing.py"
 
 MUTANTS = (
     Mutant(
@@ -293,6 +294,34 @@ MUTANTS = (
         "if has_pending and permit is not None",
         "if False",
         MARKER,
+    ),
+    Mutant(
+        "one dead copy convicts a record",
+        PROBING,
+        "        if again.died is None:\n            return 1\n",
+        "        again = again if again.died else tried\n",
+        PROBED,
+    ),
+    Mutant(
+        "copies that are killed convict a record on a machine without memory",
+        PROBING,
+        "if self._next_passes(operator, batch) else 1",
+        "if again.died else 1",
+        PROBED,
+    ),
+    Mutant(
+        "the record after a deadly one is lost",
+        "task/chain.py",
+        "_, rest = batch.drop(len(batch)).split(1)",
+        "_, rest = batch.drop(len(batch)).split(min(2, len(batch)))",
+        PROBED,
+    ),
+    Mutant(
+        "a silent worker counts as one that has died",
+        "protocol/job/coordinator.py",
+        "self.roster.why_silent(place.link), has_died=False",
+        "self.roster.why_silent(place.link), has_died=True",
+        "tests/unit/test_coordinator.py -k silence",
     ),
 )
 

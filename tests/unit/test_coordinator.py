@@ -753,6 +753,7 @@ def test_every_tick_sends_heartbeats_and_silence_is_a_failure() -> None:
     assert (
         cause.message == "worker 1 (pid 2 on localhost) is lost: silent for more than heartbeat_timeout=4 s"
     )
+    assert cause.worker is None, "it may be alive"
 
 
 def test_a_clock_that_jumps_decides_nothing() -> None:

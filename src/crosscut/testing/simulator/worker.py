@@ -6,11 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, get_args
 
+from crosscut.batch import Batch
 from crosscut.driver.driver import Link
 from crosscut.errors import WorkersError
 from crosscut.host.failpoints import Failpoints
 from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.net.neighbours import AcceptingNeighbour
+from crosscut.operators.operator import Operator
+from crosscut.operators.probing import Tried
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -73,6 +76,13 @@ HARMLESS = ("ConnectionLost", "CommitFailed")
 """Failures in which no task was in the middle of anything: a peer is gone, a commit is given up."""
 
 _MOMENT_OF: dict[str, Moment] = {one: one for one in get_args(Moment)}
+
+
+class HalfWay:
+    """Copies of a process that come half way: no record of a virtual world ends its process."""
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        return Tried((len(batch) + 1) // 2)
 
 
 class Moments(Failpoints):
@@ -161,6 +171,7 @@ class WorkerProcess(Process):
             world.options.piece_bytes,
             # It would not be the same when the world is run again.
             weighs_state=False,
+            copies=HalfWay(),
         )
         self.worker = WatchedWorker(self, world.plan(self.driver), surroundings)
         await self.worker.run()
