@@ -33,12 +33,12 @@ def _cause(error: BaseException) -> FailureCause:
             operator=error.operator,
             record=error.record or "",
             traceback=error.traceback,
-            is_final=isinstance(error.__cause__, ProcessDiedError),
             is_first=error.is_first,
             is_certain=error.is_certain,
             is_from_outside=_is_from_outside(error),
             # State that was read for the record.
-            is_final=isinstance(error.__cause__, StateError) and _is_damaged(error.__cause__),
+            is_final=isinstance(error.__cause__, ProcessDiedError)
+            or (isinstance(error.__cause__, StateError) and _is_damaged(error.__cause__)),
         )
     kind = type(error).__name__
     is_permanent = False
