@@ -17,7 +17,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-import crosscut
 from crosscut.batch import Batch
 from crosscut.operators.operator import Operator
 from crosscut.operators.probing import Died, Tried, part_of
@@ -38,7 +37,7 @@ _TRACE_CHARS = 4_000
 _PAUSE_MIN_S = 0.000_1
 _PAUSE_MAX_S = 0.005
 
-_OURS = f'  File "{os.path.dirname(crosscut.__file__)}{os.sep}'
+_OURS = f'  File "{Path(__file__).parents[1]}{os.sep}'
 
 
 class ForkedCopies:
