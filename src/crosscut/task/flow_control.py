@@ -219,10 +219,11 @@ class ReceivingEnd:
 
     Args:
         queue: May hold records of a snapshot already: no credit is due for them.
-        bytes_max: The sender's credit.
+        bytes_max: See the attribute.
         may_spill: Whether the channel may be spilled to disk now; a back edge always may.
 
     Attributes:
+        bytes_max: The sender's credit.
         rows_max: Records that may wait, or be on their way here. Time sets no bound to a back edge: what it
             brings goes to disk.
     """
@@ -231,6 +232,7 @@ class ReceivingEnd:
         self, queue: InputQueue, bytes_max: int, may_spill: Callable[[], bool], *, is_back_edge: bool
     ) -> None:
         self.queue = queue
+        self.bytes_max = bytes_max
         self._may_spill = may_spill
         self._is_back_edge = is_back_edge
         self._items_max = BACK_EDGE_ITEMS_MAX if is_back_edge else LOCAL_ITEMS_MAX

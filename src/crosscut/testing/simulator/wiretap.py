@@ -241,17 +241,18 @@ class Wiretap:
     def _check_credit(
         self, known: _End, uncredited: int, sizes: deque[Sizes], task: Task, channel: ChannelId
     ) -> None:
-        queue = task.intake.ends[channel].queue
+        receiving = task.intake.ends[channel]
+        queue = receiving.queue
         held = _whole_bytes(sizes, queue.newest_rows)
         if uncredited < held:
             violate(
                 f"I11: {known.end.process} has {held} bytes of {channel} in memory, and credit was given "
                 f"for all but {uncredited}"
             )
-        if uncredited and not queue.in_memory:
+        if uncredited and uncredited >= receiving.bytes_max // 4 and not queue.in_memory:
             violate(
                 f"I11: {known.end.process} has nothing of {channel} in memory, and keeps the credit for "
-                f"{uncredited} bytes"
+                f"{uncredited} of {receiving.bytes_max} bytes"
             )
 
     def _check_epoch(self, known: _End) -> None:
