@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from crosscut.errors import SettingsError, WorkersError
 from crosscut.spark import gateway
+from crosscut.spark.accumulators import load_updates_as_data
 from crosscut.spark.holding import holders
 from crosscut.spark.java import find_java
 from crosscut.spark.local_dirs import ENVIRONMENT, LOCAL_DIRS, SETTING, removed_by_jvm
@@ -71,6 +72,7 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
             "can't run workers; start it without, or submit it to the cluster with spark-submit"
         )
     check_version()
+    load_updates_as_data()
     with starting:
         active = SparkContext._active_spark_context
         if active is not None and gateway.is_gone(active):
