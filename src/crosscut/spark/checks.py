@@ -16,6 +16,7 @@ from crosscut.settings import Encryption, Settings
 from crosscut.spark.holding import Holding, hold, holders
 from crosscut.spark.local_dirs import open_local_dirs
 from crosscut.spark.session import LOOPBACK, encrypts_traffic, has_session, is_local, is_own, slots
+from crosscut.store.log_key import VARIABLE
 from crosscut.store.owners import foreign_write
 from crosscut.urls import shown_url
 
@@ -123,6 +124,28 @@ def check_origin_is_private(path: str | os.PathLike[str], *, strict: bool) -> No
             f"program; chown it, chmod -R go-w it, or take a copy of it that you trust",
             strict=strict,
         )
+
+
+def check_log_key_stays_here(context: SparkContext, *, strict: bool) -> None:
+    """Complain if Spark hands the key of the job log on to its workers, in their environment.
+
+    Raises:
+        SettingsError: It does, and `strict` is set.
+    """
+    if VARIABLE not in os.environ:
+        return
+    if context.getConf().get(f"spark.executorEnv.{VARIABLE}", None) is not None:
+        advice = f"remove spark.executorEnv.{VARIABLE} from its configuration"
+    elif is_local(context) and context._jvm.System.getenv(VARIABLE) is not None:  # type: ignore[union-attr]
+        # The JVM is there already, and what it starts inherits its environment.
+        advice = f"set {VARIABLE} in os.environ after the SparkSession is made, or let Crosscut start Spark"
+    else:
+        return
+    _complain(
+        f"this Spark has {VARIABLE} in the environment of its workers: whoever takes one over can write what "
+        f"the job believes; {advice}",
+        strict=strict,
+    )
 
 
 def _complain(text: str, *, strict: bool) -> None:

@@ -46,6 +46,7 @@ from crosscut.spark import session
 from crosscut.spark.checks import (
     check_checkpoint_dir,
     check_local_dirs_are_private,
+    check_log_key_stays_here,
     checked_encryption,
     checked_host,
     warn_of_single_attempts,
@@ -157,6 +158,7 @@ class Run:
         self._context = context
         warn_of_single_attempts(context)
         check_local_dirs_are_private(self._settings, context)
+        check_log_key_stays_here(context, strict=self._settings.strict)
         self._host = checked_host(self._settings, context)
         self._is_encrypted = checked_encryption(self._settings, context, self._host)
         self._holding = holding
