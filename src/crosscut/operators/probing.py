@@ -2,7 +2,7 @@
 
 A record that makes native code crash, or for which user code calls `os._exit`, leaves no exception behind:
 the process that could name it is gone. So the worker that comes after two such deaths tries each batch in a
-forked copy of itself first, record by record. What a copy survives is then processed here. See decision 0098.
+forked copy of itself first, record by record. What a copy survives is then processed here. See decision 0097.
 """
 
 from __future__ import annotations
