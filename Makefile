@@ -11,10 +11,10 @@ UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test prove mutants check tables docs bench lock clean environment
+.PHONY: help demo test test-versions prove mutants check tables docs bench lock clean environment
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
 demo: $(VENV)/.demo ## Run the demo
 	@$(BIN)/crosscut demo
@@ -24,6 +24,9 @@ test: environment ## Run all tests
 
 prove: environment ## Run all tests in their long form
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --prove
+
+test-versions: environment ## Try each pair of Spark and Python that this machine can make
+	@$(BIN)/python -m tests.versions
 
 mutants: environment ## Plant each mutant of tests/proof, and see that its tests find it
 	@$(BIN)/python -m tests.proof.mutants
