@@ -1,17 +1,21 @@
-"""The wheel, installed into an empty environment: it has all its files and its metadata, and runs a flow."""
+"""The sdist and the wheel: complete, accepted by `twine check`; the wheel runs in an empty environment."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
+from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from tests.versions import ROOT, copy_sources
 
-ROOT = Path(__file__).parents[2]
+import crosscut
+
 APP = """
 import crosscut as cc
 
@@ -29,18 +33,47 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True)
+class Distributions:
+    sdist: Path
+    wheel: Path
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    # Of a copy: a build leaves files beside the sources.
-    source = directory / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
-        run("cp", "-r", ROOT / name, source, cwd=directory)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, source, cwd=directory)
-    (found,) = directory.glob("*.whl")
-    return found
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    directory = tmp_path_factory.mktemp("dist")
+    # The wheel is built from the unpacked sdist, which is thereby known to be complete.
+    run(
+        sys.executable, "-m", "build", "--outdir", directory, copy_sources(tmp_path_factory.mktemp("tree")),
+        cwd=directory,
+    )  # fmt: skip
+    (sdist,) = directory.glob("*.tar.gz")
+    (wheel,) = directory.glob("*.whl")
+    return Distributions(sdist, wheel)
+
+
+@pytest.fixture
+def wheel(distributions: Distributions) -> Path:
+    return distributions.wheel
+
+
+def test_an_index_would_accept_sdist_and_wheel(distributions: Distributions, tmp_path: Path) -> None:
+    pytest.importorskip("twine", reason="pip install twine")
+    shown = run(
+        sys.executable, "-m", "twine", "check", "--strict", distributions.sdist, distributions.wheel,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert shown.count("PASSED") == 2
+
+
+def test_both_have_the_version_of_the_package_and_the_sdist_its_sources(distributions: Distributions) -> None:
+    stem = f"crosscut-{crosscut.__version__}"
+    assert distributions.sdist.name == f"{stem}.tar.gz"
+    assert distributions.wheel.name == f"{stem}-py3-none-any.whl"
+    with tarfile.open(distributions.sdist) as archive:
+        names = set(archive.getnames())
+    assert {f"{stem}/{name}" for name in ("LICENSE", "README.md", "pyproject.toml")} <= names
+    assert f"{stem}/src/crosscut/__init__.py" in names
 
 
 def test_the_wheel_has_what_the_package_needs_and_says_what_it_is(wheel: Path) -> None:
@@ -78,12 +111,13 @@ def test_a_flow_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     where = run(python, "-c", "import crosscut; print(crosscut.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(environment)
     (tmp_path / "app.py").write_text(APP)
-    crosscut = environment / "bin" / "crosscut"
-    run(crosscut, "doctor", "--checkpoint-dir", tmp_path / "cp", cwd=tmp_path)
-    shown = run(crosscut, "run", "app.py", "--checkpoint-dir", tmp_path / "cp", "--web", cwd=tmp_path)
+    command = environment / "bin" / "crosscut"
+    run(command, "doctor", "--checkpoint-dir", tmp_path / "cp", cwd=tmp_path)
+    shown = run(command, "run", "app.py", "--checkpoint-dir", tmp_path / "cp", "--web", cwd=tmp_path)
     assert "finished: everything is processed and committed" in shown
     assert "its page: http://127.0.0.1:" in shown
     lines = [line for path in (tmp_path / "out").rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert sorted(lines) == ['["be",1]', '["be",2]', '["not",1]', '["or",1]', '["to",1]', '["to",2]']
-    top = run(crosscut, "top", tmp_path / "cp", cwd=tmp_path)
+    top = run(command, "top", tmp_path / "cp", cwd=tmp_path)
     assert "words: finished" in top
+    assert "each exactly once" in run(command, "demo", "--plain", cwd=tmp_path)
