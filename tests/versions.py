@@ -327,4 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Also where a shell has started this in the background, which ignores SIGINT there, and when CI gives up:
+    # the checks that run are ended, and the environments removed.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

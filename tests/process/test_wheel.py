@@ -98,20 +98,30 @@ def test_the_wheel_has_what_the_package_needs_and_says_what_it_is(wheel: Path) -
     assert not any(name.startswith(("tests/", "bench/")) for name in names)
 
 
-def test_a_flow_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
-    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
-    python = environment / "bin" / "python"
-    pip = (python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet")
-    run(*pip, "--no-deps", wheel, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment that the wheel is installed in, outside of the repository."""
+    environment = tmp_path_factory.mktemp("installed") / "environment"
+    run(sys.executable, "-m", "venv", environment, cwd=environment.parent)
+    pip = (environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--no-input")
+    run(*pip, "install", "--quiet", "--no-deps", distributions.wheel, cwd=environment.parent)
     # What Crosscut needs is taken from here: PySpark alone is hundreds of megabytes. Files that put the
-    # sources of this project on the path are not read there.
+    # sources of this project on the path are not read there. test_oldest_spark.py installs it all.
     (site,) = (environment / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
+    return environment
+
+
+def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    assert "each exactly once" in run(installed / "bin" / "crosscut", "demo", "--plain", cwd=tmp_path)
+
+
+def test_a_flow_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    python = installed / "bin" / "python"
     where = run(python, "-c", "import crosscut; print(crosscut.__file__)", cwd=tmp_path)
-    assert Path(where.strip()).is_relative_to(environment)
+    assert Path(where.strip()).is_relative_to(installed)
     (tmp_path / "app.py").write_text(APP)
-    command = environment / "bin" / "crosscut"
+    command = installed / "bin" / "crosscut"
     run(command, "doctor", "--checkpoint-dir", tmp_path / "cp", cwd=tmp_path)
     shown = run(command, "run", "app.py", "--checkpoint-dir", tmp_path / "cp", "--web", cwd=tmp_path)
     assert "finished: everything is processed and committed" in shown
@@ -120,4 +130,3 @@ def test_a_flow_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     assert sorted(lines) == ['["be",1]', '["be",2]', '["not",1]', '["or",1]', '["to",1]', '["to",2]']
     top = run(command, "top", tmp_path / "cp", cwd=tmp_path)
     assert "words: finished" in top
-    assert "each exactly once" in run(command, "demo", "--plain", cwd=tmp_path)
