@@ -35,8 +35,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         yield made
 
 
-# The first test makes the environment, if none is kept: 450 MB are fetched and unpacked.
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["micro-batch", "dataframe", "restore"])
 def test_output_is_exact_on_the_oldest_spark(environment: Environment, name: str) -> None:
     shown = environment.run("-c", "import pyspark; print(pyspark.__version__)")
