@@ -34,6 +34,8 @@ EXTRAS = "fast,parquet"
 PACKAGED = ("pyproject.toml", "README.md", "LICENSE", "src")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 INSTALL_TIMEOUT_S = 1200.0
+TEST_INSTALL_TIMEOUT_S = 450.0
+"""Less than a test may take; what pip has fetched by then is in its cache for the next try."""
 CHECK_TIMEOUT_S = 600.0
 CHECKS = ("demo", "micro-batch", "dataframe", "restore")
 TAIL_LINES = 15
@@ -169,8 +171,8 @@ class Environment:
         }
         return {name: value for name, value in os.environ.items() if name not in left_out}
 
-    def install(self, *arguments: object) -> None:
-        self.run(*PIP, "install", "--quiet", *arguments, timeout_s=INSTALL_TIMEOUT_S)
+    def install(self, *arguments: object, timeout_s: float = INSTALL_TIMEOUT_S) -> None:
+        self.run(*PIP, "install", "--quiet", *arguments, timeout_s=timeout_s)
 
     def run(self, *arguments: object, timeout_s: float = CHECK_TIMEOUT_S) -> str:
         """Run its Python, away from the repository."""
@@ -221,7 +223,12 @@ def kept_environment(cache: Path, spark: str, wheel: Path) -> Environment:
         make_environment(directory, Path(sys.executable))
         (directory / "constraints.txt").write_text("\n".join(constraints) + "\n")
         environment.install(
-            "--no-compile", "-c", directory / "constraints.txt", f"{wheel}[{EXTRAS}]", f"pyspark~={spark}.0"
+            "--no-compile",
+            "-c",
+            directory / "constraints.txt",
+            f"{wheel}[{EXTRAS}]",
+            f"pyspark~={spark}.0",
+            timeout_s=TEST_INSTALL_TIMEOUT_S,
         )
         complete.touch()
     environment.install("--force-reinstall", "--no-deps", wheel)

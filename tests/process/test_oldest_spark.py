@@ -15,8 +15,9 @@ NOT_REACHED = (
     "Could not find a version",
     "NewConnectionError",
     "ReadTimeout",
+    "not done after",
 )
-"""Of pip, when there is no index, or when it does not answer."""
+"""Of pip, when there is no index, or when it does not answer in time."""
 
 
 @pytest.fixture(scope="module")
