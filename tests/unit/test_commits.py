@@ -79,6 +79,33 @@ def test_sources_wait_once_a_checkpoint_was_held_back_for_long_and_read_on_after
     ]
 
 
+def test_sources_wait_once_a_checkpoint_under_way_has_waited_for_a_commit_for_long() -> None:
+    """A sink prepares a checkpoint when it has committed the one before, so there never are too many."""
+    talk = behind(1, uncommitted_max=4)
+    assert talk.fire("trigger")[1:3] == both(TriggerCheckpoint(E1, N2))
+    now(talk, 999)
+    assert talk.fire("trigger") == [timer("trigger", 1, 1_000)]
+    assert talk.coordinator.commits.shown == ""
+    now(talk, 1_000)
+    pause = both(PauseSources(E1, is_paused=True))
+    assert talk.fire("trigger") == [timer("trigger", 1, 1_000), *pause]
+    assert talk.coordinator.commits.shown == (
+        f"the sink can't keep up: 1 completed checkpoint is uncommitted, the oldest by {K0}, {K1}"
+    )
+    assert talk.fire("trigger") == [timer("trigger", 1, 1_000)], "they wait already"
+    assert commits(talk, 1, K0) == []
+    assert commits(talk, 1, K1) == both(PauseSources(E1, is_paused=False))
+    assert talk.coordinator.commits.shown == ""
+
+
+def test_a_checkpoint_that_takes_long_for_another_reason_lets_sources_read() -> None:
+    talk = behind(1, uncommitted_max=4)
+    talk.committed(1)
+    talk.fire("trigger")
+    now(talk, 5_000)
+    assert talk.fire("trigger") == [timer("trigger", 1, 1_000)]
+
+
 def test_who_asks_for_a_checkpoint_waits_for_commits_and_gets_one_then() -> None:
     talk = behind(1, uncommitted_max=1, periodic=False)
     assert talk.hear(CheckpointRequested(7)) == []
@@ -168,7 +195,7 @@ def test_a_job_without_sinks_never_waits(sinks: Any) -> None:
     found.completed(N1)
     assert found.is_full is bool(sinks)
     assert found.shown == (
-        f"the sink can't keep up: 1 completed checkpoints are uncommitted, the oldest by {K0}, {K1}"
+        f"the sink can't keep up: 1 completed checkpoint is uncommitted, the oldest by {K0}, {K1}"
         if sinks
         else ""
     )

@@ -32,10 +32,13 @@ class Commits:
         self._committed: dict[TaskId, CheckpointId] = {}
         # Completed in this epoch, in order, with the tasks that have not committed it.
         self._waiting: dict[CheckpointId, set[TaskId]] = {}
+        # The next checkpoint has waited long for the oldest of them.
+        self._is_delaying = False
 
     def begin(self) -> None:
         """Tasks are deployed: what they restore is committed before they run."""
         self._waiting.clear()
+        self._is_delaying = False
 
     def completed(self, n: CheckpointId) -> None:
         """Note that n is complete, and is to be committed in this epoch."""
@@ -49,6 +52,11 @@ class Commits:
             self._waiting[one].discard(task)
             if not self._waiting[one]:
                 del self._waiting[one]
+                self._is_delaying = False
+
+    def note_delay(self) -> None:
+        """Note that the next checkpoint has waited long for the oldest one that is not committed."""
+        self._is_delaying = bool(self._waiting)
 
     def all_committed(self, n: CheckpointId, tasks: Iterable[TaskId] = ()) -> None:
         """Note that every sink has committed n: a task that is restored to n replays its commit.
@@ -73,15 +81,21 @@ class Commits:
         return len(self._waiting) >= self._waiting_max
 
     @property
+    def is_behind(self) -> bool:
+        """Whether checkpoints wait for a sink: one that has to start, or one that it has to prepare."""
+        return self.is_full or self._is_delaying
+
+    @property
     def shown(self) -> str:
         """Which sink can't keep up, for people; "" if all can."""
-        if not self.is_full:
+        if not self.is_behind:
             return ""
         oldest = next(iter(self._waiting.values()))
         names = [str(task) for task in sorted(oldest)[:_SHOWN_MAX]]
         more = f" and {len(oldest) - _SHOWN_MAX} more" if len(oldest) > _SHOWN_MAX else ""
+        several = "checkpoint is" if self.waiting_count == 1 else "checkpoints are"
         return (
-            f"the sink can't keep up: {self.waiting_count} completed checkpoints are uncommitted, "
+            f"the sink can't keep up: {self.waiting_count} completed {several} uncommitted, "
             f"the oldest by {', '.join(names)}{more}"
         )
 

@@ -525,7 +525,7 @@ class Coordinator:
             # Everything is committed; only the log's answer to JobFinished is missing.
             self.dropped["failure after the last commit"] += 1
             return []
-        if self.commits.is_full:
+        if self.commits.is_behind:
             cause = replace(cause, message=f"{cause.message}; {self.commits.shown}")
         if self.phase is Phase.STOPPING:
             return self._stop_short(cause)

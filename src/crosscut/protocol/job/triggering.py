@@ -54,8 +54,9 @@ class Looks:
 class Triggering:
     """Decides for one job when a checkpoint starts; `checkpoints` knows whether there is room for it.
 
-    While too many are uncommitted none starts, but for the last one of a stop. If one has waited so for long,
-    sources wait as well: what they read would all go into the next one.
+    While too many are uncommitted none starts, but for the last one of a stop. If the next one has waited for
+    long, to start or for a sink that commits an older one, sources wait as well: what they read would all go
+    into the one after it.
     """
 
     def __init__(self, terms: CheckpointTerms, checkpoints: Checkpoints, commits: Commits) -> None:
@@ -108,9 +109,16 @@ class Triggering:
         again: list[JobEffect] = [self._after(self._terms.interval_ms)] if self._terms.periodic else []
         if phase is Phase.RUNNING and self._checkpoints.waits_for_pause():
             return again
+        before = self._checkpoints.newest
         triggered = self.trigger(phase, now)
+        # A sink makes one call at a time: it prepares a checkpoint when it has committed the one before. So
+        # with a slow one, the newest is under way for as long as the commit takes.
+        is_waiting = self._commits.waiting_count > 0 and self._checkpoints.newest == before
         waits_ms = now.now_ms - self._started_ms
-        if not self._is_held_back or self._are_sources_paused or waits_ms < self._terms.held_back_ms:
+        if phase is not Phase.RUNNING or not is_waiting or waits_ms < self._terms.held_back_ms:
+            return [*again, *triggered]
+        self._commits.note_delay()
+        if self._are_sources_paused:
             return [*again, *triggered]
         self._are_sources_paused = True
         return [*again, *self._checkpoints.pause_sources(is_paused=True)]
@@ -121,7 +129,7 @@ class Triggering:
             return []
         # First the barrier: what is read from here on belongs to the next one.
         effects = self.trigger(phase, now) if self._is_held_back else []
-        if self._are_sources_paused:
+        if self._are_sources_paused and not self._commits.is_behind:
             self._are_sources_paused = False
             effects += self._checkpoints.pause_sources(is_paused=False)
         return effects
