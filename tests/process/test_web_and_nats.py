@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
 import threading
+import urllib.request
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,6 +41,33 @@ class Receiver(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed goes away in the middle."""
 
+    def before_answer(self) -> None:
+        """Called with each post."""
+
+    def after_answer(self, key: str) -> None:
+        """Called when the post with this key is answered."""
+
+
+class Patience(Receiver):
+    """Answers slowly, not at all while `holds`, and at once after `hurry`.
+
+    Attributes:
+        answered: The key of each post, in the order of the answers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered: list[str] = []
+        self.hurry = threading.Event()
+        self.holds = False
+
+    def before_answer(self) -> None:
+        while not self.hurry.wait(0.2) and self.holds:
+            """It is still held."""
+
+    def after_answer(self, key: str) -> None:
+        self.answered.append(key)
+
 
 class Post(BaseHTTPRequestHandler):
     server: Receiver
@@ -44,20 +77,36 @@ class Post(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.setdefault(self.headers["Idempotency-Key"], body)
+        key = self.headers["Idempotency-Key"]
+        self.server.bodies.setdefault(key, body)
+        self.server.before_answer()
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
+        self.server.after_answer(key)
+
+
+@contextmanager
+def serving(server: Receiver) -> Iterator[None]:
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as one:
-        thread = threading.Thread(target=one.serve_forever, args=(0.05,))
-        thread.start()
+    with serving(one := Receiver()):
         yield one
-        one.shutdown()
-        thread.join()
+
+
+@pytest.fixture
+def patience() -> Iterator[Patience]:
+    with serving(one := Patience()):
+        yield one
+        one.hurry.set()
 
 
 def test_streams_and_posts_are_exact_through_kills_at_every_point_of_a_commit(
@@ -134,3 +183,76 @@ def test_streams_and_posts_are_exact_through_kills_at_every_point_of_a_commit(
             assert by_key(found()) == expected, what
         job.cancel()
         assert by_key(out()) == by_key(posts()) == expected
+
+
+def test_a_receiver_that_cant_keep_up_slows_the_sources_and_gets_nothing_twice_that_it_has_answered(
+    started: Any, tmp_path: Path, patience: Patience, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1, I2, I5: each post takes 200 ms, and records come four times as fast as that."""
+    caplog.set_level(logging.WARNING, "crosscut.job")
+    count, uncommitted_max = 3_000, 2
+    flow = cc.Flow("webhook")
+    numbers = flow.source(cc.generate(lambda n: n, count=count, rate=400)).named("numbers")
+    url = f"http://127.0.0.1:{patience.server_port}/"
+    numbers.sink(cc.http.sink(url, honours_keys=True, batch_records=10)).named("posts")
+    job = started.flow(
+        flow,
+        cc.Settings(
+            engine="continuous",
+            parallelism=2,
+            checkpoint_dir=str(tmp_path / "checkpoints"),
+            checkpoint_interval="100ms",
+            checkpoints_uncommitted=uncommitted_max,
+            web=True,
+            **PATIENT,
+            restart=cc.Restart(delay_step="50ms", delay_max="200ms"),
+        ),
+    )
+
+    def report() -> Any:
+        started.watch(job)
+        seen = job.report()
+        assert seen.uncommitted <= uncommitted_max
+        return seen
+
+    behind = until(lambda: report().sink_behind, "the sink to be behind")
+    # A sink prepares one checkpoint after it has committed the one before.
+    expected = "the sink can't keep up: 1 completed checkpoint is uncommitted, the oldest by "
+    assert behind.startswith(expected)
+    until(lambda: expected in caplog.text, "a warning")
+    assert "no checkpoint starts and sources wait until one is" in caplog.text
+
+    # As long as no post is answered, sources wait.
+    patience.holds = True
+    readings = [report().records_read]
+
+    def stands_still() -> bool:
+        readings.append(report().records_read)
+        return len(readings) > 50 and len(set(readings[-50:])) == 1
+
+    until(stands_still, "the sources to wait")
+    assert readings[-1] < count
+    completed = report().resumes_from
+    address, _, token = job.page.partition("#")
+    request = urllib.request.Request(f"{address}api/job", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+        assert expected in answer.read().decode()
+
+    before = len(patience.answered)
+    os.kill(job.workers()[0].pid, signal.SIGKILL)
+    until(lambda: expected in report().last_failure, "the cause of the restart")
+    assert report().resumes_from == completed
+    # Tasks begin when the receiver has answered what they replay.
+    patience.holds = False
+    until(lambda: len(patience.answered) > before + 10, "posts after the restart")
+    patience.hurry.set()
+    started.finish(job, report)
+
+    # Of each task, the checkpoint that was being posted is posted again, and no other.
+    again: dict[str, set[str]] = defaultdict(set)
+    for key, times in Counter(patience.answered).items():
+        task, checkpoint, *_ = key.rsplit("-", 3)
+        if times > 1:
+            again[task].add(checkpoint)
+    assert all(len(checkpoints) == 1 for checkpoints in again.values()), again
+    assert sorted(n for body in patience.bodies.values() for n in body) == list(range(count))
