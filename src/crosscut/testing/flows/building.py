@@ -52,6 +52,7 @@ from crosscut.testing.flows.steps import (
     Tally,
     TimedSource,
     Times,
+    Tolerant,
     TopN,
     Union,
     Window,
@@ -165,9 +166,13 @@ class _Building:
         if isinstance(step, Sift):
             late = self._said[number].side_output(processes.LATE)
             stream = stream.union(late).named(f"{uid}-all")
-        if isinstance(step, Patient):
+        if isinstance(step, Patient | Tolerant):
             by_window = stream.key_by(processes.window_of).named(f"{uid}-windows")
             stream = by_window.process(processes.Increments()).named(f"{uid}-increments")
+        if isinstance(step, Tolerant):
+            counted = partial(functions.counted_once, key_by_of(self._description.steps, step))
+            late = self._said[number].side_output(processes.LATE).map(counted).named(f"{uid}-late")
+            stream = stream.union(late).named(f"{uid}-all")
         if isinstance(step, Attempt) and step.operator == "split":
             stream = stream.union(stream.side_output("odd")).named(f"{uid}-all")
         if accumulators.is_followed_by_separation(step):
@@ -274,6 +279,14 @@ class _Building:
                 early = cc.early(f"{max(size // 4, 1)}ms")
                 windows = self._streams[keyed].window(
                     cc.tumbling(f"{size}ms"), trigger=early, allowed_lateness=processes.FOR_EVER
+                )
+                return windows.count()
+            case Tolerant(keyed, size):
+                windows = self._streams[keyed].window(
+                    cc.tumbling(f"{size}ms"),
+                    trigger=cc.early(f"{max(size // 4, 1)}ms"),
+                    allowed_lateness=f"{size}ms",
+                    late=processes.LATE,
                 )
                 return windows.count()
             case Pairs(keyed, other):

@@ -55,6 +55,7 @@ from crosscut.testing.flows.steps import (
     Timed,
     TimedSource,
     Times,
+    Tolerant,
     TopN,
     Union,
     Window,
@@ -182,6 +183,7 @@ _AT_LEAST_ONE: dict[type[Any], str] = {
     Split: "parts",
     Stray: "unfit",
     Transform: "modulus",
+    Tolerant: "size",
     Trial: "modulus",
     TopN: "n",
     Window: "size",
@@ -311,7 +313,7 @@ def _needs_times(step: Step) -> bool:
         return step.clock != "processing time"
     if isinstance(step, Transform):
         return step.state == "event timers"
-    return isinstance(step, Sift | Patient)
+    return isinstance(step, Sift | Patient | Tolerant)
 
 
 def _check_ages(steps: Steps) -> None:

@@ -103,7 +103,7 @@ WINDOWS_EVERY = 6
 """Of so many seeds one may have windows and joins: then no record of a source is ever late."""
 MOMENT_SHARE = 0.5
 """Of those, so many also let one record of each key and time pass."""
-TIMED_SHARE = 0.3
+TIMED_SHARE = 0.4
 """Of all flows, so many have time in them."""
 ANOTHER_SHARE = 0.2
 """So many have a step of those that `adding` knows."""

@@ -358,6 +358,11 @@ def of_key(key: Any, *said: Any) -> Any:
     return record(mixed(key, *said), energy_of((key, 0)))
 
 
+def counted_once(step: KeyBy, one: Any) -> Any:
+    """Return the record of a window that has counted `one`, and nothing else."""
+    return of_key(key_of(step.key, step.modulus, one), 1)
+
+
 def only_key(step: KeyBy, one: Any) -> Any:
     """Return a record that says no more of `one` than its key."""
     return of_key(key_of(step.key, step.modulus, one))

@@ -55,6 +55,7 @@ from crosscut.testing.flows.steps import (
     Tally,
     Timed,
     Times,
+    Tolerant,
     TopN,
     Union,
     Window,
@@ -187,7 +188,7 @@ class _Run:
             case Hold() | Mortal() | Sift():
                 # Sooner or later each record leaves, once.
                 return (one[1],)
-            case Patient():
+            case Patient() | Tolerant():
                 return (functions.of_key(one[0], 1),)
             case Newest():
                 return () if item.place else (one[1],)

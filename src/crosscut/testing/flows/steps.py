@@ -322,6 +322,21 @@ class Patient:
 
 
 @dataclass(frozen=True, slots=True)
+class Tolerant:
+    """As `Patient`, but each window takes late records for another `size` ms only.
+
+    What comes later still is set aside, and counted there: each record is counted once.
+    """
+
+    keyed: int
+    size: int
+
+    @property
+    def emit(self) -> Emit:
+        return "final"
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """assign_timestamps. Records may be late: nothing that a described flow says depends on it.
 
@@ -433,6 +448,7 @@ Step = (
     | Newest
     | Sift
     | Patient
+    | Tolerant
     | Times
     | Hold
     | Window
@@ -444,7 +460,9 @@ Step = (
 Keyed = Count | Sum | Reduce | Aggregate | Process | TopN | Tally | Trial
 Timed = Window | Join
 OfTwoKeyed = Join | Pairs | Newest
-AfterKeyBy = Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift | Patient
+AfterKeyBy = (
+    Keyed | Hold | Timed | Counted | Deduplicate | Mortal | Pairs | Rules | Newest | Sift | Patient | Tolerant
+)
 
 
 def _word(kind: type[Any]) -> str:

@@ -26,6 +26,7 @@ from crosscut.testing.flows.steps import (
     Step,
     TimeName,
     Times,
+    Tolerant,
     Union,
 )
 from crosscut.testing.flows.ways import Steps
@@ -52,7 +53,7 @@ def _drawn(steps: Steps, dice: random.Random) -> Steps:
     if is_timed:
         for number in sources:
             after[number] = [_times(dice)]
-    for number in dice.sample(sources + others, min(len(sources + others), dice.choice((1, 1, 2)))):
+    for number in dice.sample(sources + others, min(len(sources + others), dice.choice((1, 2, 2)))):
         is_event_time = dice.random() < 0.7
         before: list[Step] = [_times(dice)] if is_event_time and not is_timed else []
         key_by = KeyBy(0, dice.choice(get_args(KeyName)), dice.choice((1, 2, 3, 5)))
@@ -61,10 +62,12 @@ def _drawn(steps: Steps, dice: random.Random) -> Steps:
 
 
 def _of_time(dice: random.Random, *, is_event_time: bool) -> Step:
-    kind = dice.choice(("hold", "hold", "mortal", "sift"))
+    kind = dice.choice(("hold", "mortal", "sift", "sift"))
     if kind == "sift" and is_event_time:
-        size = dice.choice((1, 20, 1_000))
-        return Patient(0, size) if size == 20 else Sift(0, size)
+        size = dice.choice((1, 20, 20, 1_000))
+        if size != 20:
+            return Sift(0, size)
+        return dice.choice((Patient(0, size), Tolerant(0, dice.choice((20, 200, 300_000)))))
     if kind == "mortal":
         return Mortal(0, "event time" if is_event_time else "processing time")
     clocks: tuple[HoldName, ...] = ("event time", "both times") if is_event_time else ("processing time",)
@@ -72,7 +75,7 @@ def _of_time(dice: random.Random, *, is_event_time: bool) -> Step:
 
 
 def _times(dice: random.Random) -> Times:
-    return Times(0, dice.choice(get_args(TimeName)), dice.choice((0, 0, 3, 10, 1_000_000)))
+    return Times(0, dice.choice(get_args(TimeName)), dice.choice((0, 0, 0, 3, 10, 1_000_000)))
 
 
 def put_in(steps: Steps, after: Mapping[int, list[Step]]) -> Steps:

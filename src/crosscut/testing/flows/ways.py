@@ -32,13 +32,27 @@ from crosscut.testing.flows.steps import (
     Step,
     TimedSource,
     Times,
+    Tolerant,
     Union,
 )
 
 Steps = tuple[Step, ...]
 Name = TypeVar("Name", bound=Hashable)
 
-_CHANGING_TIMES = (Loop, Process, Times, Hold, Sift, Patient, Deduplicate, Pairs, Rules, Counted, Transform)
+_CHANGING_TIMES = (
+    Loop,
+    Process,
+    Times,
+    Hold,
+    Sift,
+    Patient,
+    Tolerant,
+    Deduplicate,
+    Pairs,
+    Rules,
+    Counted,
+    Transform,
+)
 """After these it is up to the order in which records meet which of them has which time."""
 
 

@@ -46,6 +46,7 @@ from crosscut.testing.simulator.options import (
 )
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource, source_double
+from crosscut.testing.simulator.thresholds import drawn_thresholds
 from crosscut.testing.simulator.world import World
 
 DRAWN = "drawn"
@@ -58,6 +59,23 @@ CONTINUED = 0.1
 GROWING = 0.2
 """Of the worlds: in so many do splits come while the job runs."""
 
+BACK_TO_BACK = 0.15
+"""Of the worlds without a theme: in so many the next checkpoint is due when the one before completes."""
+
+CHECKPOINTS_MAX = 100
+"""So many of them are due until the faults stop."""
+
+RARELY = 0.1
+"""Of the worlds without a theme: in so many a checkpoint comes only when the job needs one."""
+
+LONG_MS = (1_000, 5_000)
+
+HOSTS_CRASH = 0.5
+"""Of the worlds: in so many a process that is killed takes its host down."""
+
+DYING = 0.5
+"""Of the worlds that go on at another parallelism: in so many drivers die again and again."""
+
 AT_A_SPLIT = 0.3
 """Of the faults of such a world: so many wait until a split is found, or given to a task."""
 
@@ -67,7 +85,16 @@ def drawn_options(
 ) -> Options:
     """Return the options that `seed` stands for, with a flow that is drawn as well."""
     options = with_flow(options_of(seed, (DRAWN,), protocols, kinds=kinds), drawn_flow(seed))
+    options = replace(
+        options,
+        hosts_crash=random.Random(f"crosscut hosts {seed}").random() < HOSTS_CRASH,
+        thresholds=drawn_thresholds(seed),
+    )
+    if not options.theme:
+        options = _at_another_pace(options, random.Random(f"crosscut frequency {seed}"))
     options = _growing(options, random.Random(f"crosscut splits {seed}"))
+    if options.rescaled_to and "kill the driver" in kinds:
+        options = _dying(options, random.Random(f"crosscut drivers {seed}"))
     dice = random.Random(f"crosscut savepoint {seed}")
     # Savepoints are Parquet, which an installation need not have.
     if options.is_periodic and dice.random() < CONTINUED and find_spec("pyarrow") is not None:
@@ -87,6 +114,36 @@ def _growing(options: Options, dice: random.Random) -> Options:
 
     faults = tuple(met(one) for one in options.faults)
     return replace(options, splits_every_ms=dice.choice((3, 10, 40)), faults=faults)
+
+
+def _at_another_pace(options: Options, dice: random.Random) -> Options:
+    """Perhaps let checkpoints follow one another at once, or hardly ever come."""
+    share = dice.random()
+    if share < BACK_TO_BACK:
+        return replace(options, interval_ms=back_to_back_ms(options), pause_ms=0)
+    return replace(options, interval_ms=dice.choice(LONG_MS)) if share < BACK_TO_BACK + RARELY else options
+
+
+def back_to_back_ms(options: Options) -> int:
+    """Return an interval at which the next checkpoint is due when the one before completes."""
+    return max(1, options.safety_ms // CHECKPOINTS_MAX)
+
+
+def _dying(options: Options, dice: random.Random) -> Options:
+    """Perhaps let drivers die between checkpoints: their successors have another parallelism."""
+    if dice.random() >= DYING:
+        return options
+    crowd: dict[str, Any] = {"interval_ms": max(options.safety_ms // 20, 5), "pause_ms": 0}
+    if dice.random() < 0.5:
+        # Much is on its way then.
+        crowd |= {"channel_bytes": 50, "step_us": 2_000, "latency_us": 100, "store_us": 200}
+    gap_ms = max(options.safety_ms // 5, 40)
+    deaths = (
+        PlannedFault(at_ms, "kill the driver", dice.randrange(1 << 16))
+        for at_ms in range(gap_ms, options.safety_ms, gap_ms)
+    )
+    # At the end, so that the faults of the plan keep their indices.
+    return replace(options, faults=(*options.faults, *deaths), **crowd)
 
 
 def with_flow(options: Options, description: Description) -> Options:

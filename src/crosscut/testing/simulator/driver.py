@@ -20,6 +20,7 @@ from crosscut.protocol.messages import (
     FailureCause,
     SnapshotAcknowledged,
     TaskFailed,
+    TriggerCheckpoint,
     WorkerHeartbeat,
     WorkerMessage,
     WorkerReady,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from crosscut.testing.simulator.world import World
 
 WORKERS_END_US = 50_000
+AT_ONCE_US = 10_000
+"""Between two things of which one follows the other at once."""
 WORDS = get_args(Word)
 
 
@@ -59,6 +62,8 @@ class WatchedDriver(CoordinatorDriver):
         self._world = world
         self._process = process
         self._phase = self._coordinator.phase
+        self._begun = CheckpointId(0)
+        self._completed_us = -AT_ONCE_US
         self._promises = Promises(self._terms, self._coordinator)
 
     @property
@@ -104,8 +109,12 @@ class WatchedDriver(CoordinatorDriver):
             if phase in (Phase.RESTORING, Phase.ENDED):
                 # The machines of another epoch.
                 world.drops.watch(self._coordinator)
+        if self._coordinator.completed is not completed_before:
+            self._completed_us = world.clock.now_us
         for effect in effects:
             world.seen[f"effect: {type(effect).__name__}"] += 1
+            if isinstance(effect, SendMessage) and isinstance(effect.message, TriggerCheckpoint):
+                self._note_checkpoint(effect.message.checkpoint_id)
             if isinstance(effect, SendMessage) and not isinstance(effect.message, CoordinatorHeartbeat):
                 link = self._links.get(effect.link)
                 worker = self._worker_at(link) if link is not None else None
@@ -119,6 +128,14 @@ class WatchedDriver(CoordinatorDriver):
         self._promises.note(event, effects)
         super()._observe(event, effects, completed_before)
 
+    def _note_checkpoint(self, n: CheckpointId) -> None:
+        """A checkpoint begins; each source is told of it."""
+        seen, now_us = self._world.seen, self._world.clock.now_us
+        if n != self._begun:
+            self._begun = n
+            seen["checkpoint begun"] += 1
+            seen["checkpoint begun as the one before completes"] += now_us - self._completed_us < AT_ONCE_US
+
     def _note_rescaling(self, deploy: DeployTasks) -> None:
         seen = self._world.seen
         if deploy.retired:
@@ -127,6 +144,11 @@ class WatchedDriver(CoordinatorDriver):
                 seen["rescaled: transactions of retired tasks"] += 1
         if deploy.rescaled_from:
             seen["rescaled"] += 1
+            if any(one.snapshot.watermark is not None for one in deploy.snapshots):
+                seen["rescaled: event time"] += 1
+                seen["rescaled: event time, records on their way"] += any(
+                    one.snapshot.log for one in deploy.snapshots
+                )
             for one in deploy.snapshots:
                 seen["rescaled: records on their way"] += bool(one.snapshot.log)
                 seen["rescaled: final results half said"] += bool(read_said(one.snapshot.said)[1])

@@ -48,14 +48,19 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
     worker = passing if isinstance(passing, WorkerProcess) else _picked(_workers(world), choice)
     running = [one for one in world.drivers if one.is_running]
     driver = next((one for one in running if one is passing), None) or _picked(running, choice)
+    at_a_write = world.options.hosts_crash and passing is None and choice % 2 == 1
     match fault.kind:
+        case "kill a worker" if worker is not None and at_a_write:
+            world.outside.crash_at_a_write(worker)
+        case "kill the driver" if driver is not None and at_a_write:
+            world.outside.crash_at_a_write(driver)
         case "kill a worker" if worker is not None:
             if worker is passing:
                 worker.kill(f"killed at {fault.moment}")
             if choice % 2:
                 worker.dies_after = choice // 2 % OPERATIONS_MAX
             else:
-                worker.die("killed", loses=choice % 3 == 0)
+                worker.die("killed", loses=choice % 3 == 0, is_killed=True)
         case "pause a worker" if worker is not None and not worker.is_paused:
             worker.pause()
             _later(world, 30_000 + choice % 7 * 100_000, worker.resume)

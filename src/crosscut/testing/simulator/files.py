@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from crosscut.store.files import Put, UncertainError
 from crosscut.testing.stores import Fault, MemoryFiles, Operation
+
+if TYPE_CHECKING:
+    from crosscut.testing.simulator.outside import Asked
+    from crosscut.testing.simulator.processes import Process
 
 ReadFault = Literal["flipped", "misdirected"]
 Listing = Literal["right", "misses objects", "shows deleted objects"]
@@ -16,10 +21,15 @@ Listing = Literal["right", "misses objects", "shows deleted objects"]
 class WatchedFiles(MemoryFiles):
     """Files in memory; tells of every entry of the job log that comes into being.
 
+    What a call writes can be read at once, and is durable when the call returns. Before that, a crash of the
+    writer's host makes the files forget it, unless somebody else has made its directory durable.
+
     Args:
-        appended: Called with the path and the bytes of a new entry.
+        appended: Called with the path and the bytes of a new entry when it is durable.
         deleted: Called with the path of a file that is there no more.
         permit: Called before each operation, with the path: the process that runs may not be there any more.
+        under_way: Returns the call in which the running process writes; None: what it writes is durable.
+        seen: Gets what has happened.
 
     Attributes:
         damaged: Parts that differ from the bytes written, though the store has confirmed them.
@@ -34,9 +44,14 @@ class WatchedFiles(MemoryFiles):
         appended: Callable[[str, bytes], None],
         deleted: Callable[[str], None],
         permit: Callable[[str, str], None],
+        under_way: Callable[[], Asked | None],
+        seen: Counter[str],
     ) -> None:
         super().__init__()
         self._permit = permit
+        self._under_way = under_way
+        self._seen = seen
+        self._unsynced: dict[str, Asked] = {}
         self.damaged: set[str] = set()
         self.next_read: ReadFault | None = None
         self.listing: Listing = "right"
@@ -55,7 +70,47 @@ class WatchedFiles(MemoryFiles):
             return super().put_if_absent(path, data)
         finally:
             if not was_there and path in self.content:
-                self._appended(path, self.content[path])
+                self._written(path)
+
+    def _written(self, path: str) -> None:
+        """A file is there now, and durable unless a call is under way."""
+        call = self._under_way()
+        if call is not None and not call.is_over:
+            if any(not one.is_over and one is not call for one in self._unsynced.values()):
+                self._seen["a file is written while another one is"] += 1
+            self._unsynced[path] = call
+        else:
+            self._is_durable(path)
+
+    def _is_durable(self, path: str) -> None:
+        if path.startswith("log/"):
+            self._appended(path, self.content[path])
+
+    def synced(self, call: Asked) -> None:
+        """A call has returned: what it has written is durable."""
+        for path in [path for path, one in self._unsynced.items() if one is call]:
+            del self._unsynced[path]
+            if path in self.content:
+                self._is_durable(path)
+
+    def is_unsynced(self, call: Asked) -> bool:
+        """Whether the call has written something that is not durable."""
+        return any(one is call for one in self._unsynced.values())
+
+    def settle(self, path: str) -> None:
+        """Make durable what is in a directory."""
+        super().settle(path)
+        for one in [one for one in self._unsynced if one.rpartition("/")[0] == path]:
+            self._seen["a file is made durable by its reader"] += 1
+            del self._unsynced[one]
+            self._is_durable(one)
+
+    def host_crashed(self, process: Process) -> None:
+        """Forget what the process has written and not synced."""
+        for path in [path for path, call in self._unsynced.items() if call.process is process]:
+            del self._unsynced[path]
+            if self.content.pop(path, None) is not None:
+                self._seen["a write that was not synced is forgotten"] += 1
 
     def lose_entries(self, count: int) -> None:
         """Forget the newest entries of the job log, as if an older backup had been restored."""
@@ -77,6 +132,7 @@ class WatchedFiles(MemoryFiles):
         super().write_new(path, [data])
         if self.content[path] != data:
             self.damaged.add(path)
+        self._written(path)
 
     def read(self, path: str) -> bytes:
         """Read, perhaps other bytes than are stored there."""
@@ -94,6 +150,7 @@ class WatchedFiles(MemoryFiles):
     def delete(self, path: str) -> None:
         """Delete."""
         super().delete(path)
+        self._unsynced.pop(path, None)
         self._deleted.append(path)
         self._tell_deleted(path)
 

@@ -157,6 +157,8 @@ class Options:
         flow: The description of a drawn flow, as text; "": the graph is one of the zoo, or the user's.
         stays_open: Input does not end before everything that has to move has moved (I14).
         splits_every_ms: Splits come while the job runs, which looks for them so often; 0: all are there.
+        hosts_crash: What kills a process takes its host down: writes that were not synced are forgotten.
+        thresholds: Of `crosscut.testing.simulator.thresholds`: those that are small, and how small.
     """
 
     seed: int
@@ -201,6 +203,8 @@ class Options:
     stays_open: bool = False
     uncommitted_max: int = 4
     held_back_ms: int = 1_000
+    hosts_crash: bool = False
+    thresholds: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})

@@ -54,6 +54,7 @@ class Process:
         dies_after: Operations until a crash, if one is planned.
         last_requests: What is on its way when the process dies may arrive all the same: so many operations.
         answers: What a thread tells the loop goes here while it is on its way; None: it arrives at once.
+        was_killed: It did not end by itself.
         may_raise: Errors that its main coroutine may end with.
     """
 
@@ -74,6 +75,7 @@ class Process:
         self.transports: dict[VirtualTransport, None] = {}
         self.servers: dict[VirtualServer, None] = {}
         self.reason = ""
+        self.was_killed = False
         self.has_exited = False
         self.last_requests = 0
         self.turns = 0
@@ -121,11 +123,12 @@ class Process:
         """Have the process do something that it would not do of itself, in its own time."""
         self.loop.call_soon(action)
 
-    def die(self, reason: str, *, loses: bool = False) -> None:
+    def die(self, reason: str, *, loses: bool = False, is_killed: bool = False) -> None:
         """The process is gone; `loses`: and with it the bytes that it had just sent."""
         if not self.is_alive:
             return
         self.is_alive = False
+        self.was_killed = is_killed
         self.reason = reason
         for server in list(self.servers):
             server.close()
@@ -141,7 +144,7 @@ class Process:
         Raises:
             Killed: Always.
         """
-        self.die(reason, loses=self.surface.coin())
+        self.die(reason, loses=self.surface.coin(), is_killed=True)
         raise Killed(reason)
 
     def pause(self) -> None:

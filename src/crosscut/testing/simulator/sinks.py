@@ -3,14 +3,19 @@ half applied, failed; requests that arrive after their sender's death."""
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from crosscut.errors import ConnectorError
 from crosscut.ids import CheckpointId, Epoch, TaskId
 from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.testing.simulator.violation import Violation, ensure
+from crosscut.worker.runner import TaskRunner
+
+if TYPE_CHECKING:
+    from crosscut.testing.simulator.outside import Asked
 
 CommitFault = Literal["not applied", "applied", "half applied"]
 
@@ -21,6 +26,7 @@ class Resource:
     Args:
         on_visible: Asked before a transaction becomes visible: may it?
         permit: Called before each operation, with the sink: the process that runs may not be there any more.
+        under_way: Returns the call that the running process makes in a thread, if it is in one.
         is_together: The first task of a sink commits what all have staged.
     """
 
@@ -28,11 +34,13 @@ class Resource:
         self,
         on_visible: Callable[[str, CommitPermit], None],
         permit: Callable[[str, str], None] = lambda *_: None,
+        under_way: Callable[[], Asked | None] = lambda: None,
         *,
         is_together: bool = False,
     ) -> None:
         self._on_visible = on_visible
         self._permit = permit
+        self.under_way = under_way
         self.is_together = is_together
         self.staged: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.committed: dict[str, tuple[SinkContext, list[Any]]] = {}
@@ -180,12 +188,15 @@ class StagingWriter(SinkWriter):
         self._context = context
         self._open: list[Any] = []
         self._is_closed = False
+        # The newest call of a method, and what it was.
+        self._call: Asked | None = None
+        self._called = ""
 
     def close(self) -> None:
         self._is_closed = True
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
-        self._check()
+        self._check("recover")
         self._resource.recover(self._context, permit, [str(one) for one in handles])
 
     def write(self, records: list[Any]) -> None:
@@ -196,13 +207,38 @@ class StagingWriter(SinkWriter):
         return (checkpoint_id, records) if records else None
 
     def prepare(self, transaction: Any) -> JSON:
-        self._check()
+        self._check("prepare")
         checkpoint_id, records = transaction
         return self._resource.stage(self._context, checkpoint_id, records)
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        self._check()
+        self._check("commit")
         self._resource.commit(self._context, permit, [str(one) for one in handles])
 
-    def _check(self) -> None:
-        ensure(not self._is_closed, f"I9: the writer of {self._context.task} is used after it was closed")
+    def _check(self, method: str) -> None:
+        task = self._context.task
+        ensure(not self._is_closed, f"I9: the writer of {task} is used after it was closed")
+        ensure(
+            self._call is None or self._call.is_over,
+            f"I9: {method} of the writer of {task} is called while {self._called} has not returned",
+        )
+        self._call, self._called = self._resource.under_way(), method
+
+
+class _WatchedLock(asyncio.Lock):
+    """Counts calls that wait until the one before has returned."""
+
+    def __init__(self, seen: Counter[str]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    async def acquire(self) -> Literal[True]:
+        self._seen["a call of a sink waits for another"] += self.locked()
+        return await super().acquire()
+
+
+def watch_calls(runner: TaskRunner, seen: Counter[str]) -> None:
+    """Count where calls of the sink of a task, which has just been built, would overlap."""
+    background = runner.background
+    if not isinstance(background._writer_lock, _WatchedLock):
+        background._writer_lock = _WatchedLock(seen)

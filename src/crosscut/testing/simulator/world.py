@@ -43,7 +43,8 @@ from crosscut.testing.simulator.network import Network
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault
 from crosscut.testing.simulator.outside import Outside
 from crosscut.testing.simulator.processes import Process
-from crosscut.testing.simulator.sinks import Resource, StagingWriter
+from crosscut.testing.simulator.sinks import Resource, StagingWriter, watch_calls
+from crosscut.testing.simulator.thresholds import lowered
 from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.testing.simulator.wiretap import Wiretap
 from crosscut.testing.simulator.worker import WorkerProcess
@@ -120,7 +121,13 @@ class World:
         self._may_rescale = job.may_rescale
         self.sources = job.sources
         self._history = LogHistory()
-        self.files = WatchedFiles(self._appended, lambda path: self.checkers.deleted(path), self._permit)
+        self.files = WatchedFiles(
+            self._appended,
+            lambda path: self.checkers.deleted(path),
+            self._permit,
+            lambda: self.outside.under_way,
+            self.seen,
+        )
         self.checkers = Checkers(
             job,
             self.files.content.get,
@@ -129,7 +136,10 @@ class World:
             is_exactly_once=options.snapshots != "at-least-once",
         )
         self.resource = Resource(
-            self.checkers.may_become_visible, self._permit, is_together=options.commits_together
+            self.checkers.may_become_visible,
+            self._permit,
+            lambda: self.outside.under_way,
+            is_together=options.commits_together,
         )
         for sink in job.sinks:
             sink.resource = self.resource
@@ -138,6 +148,7 @@ class World:
         self.user_faults = 0
         self.slow_sink_until_us = 0
         self.is_calm = False
+        self.is_over = False
         self._calm_from_us = 0
         self.has_finished = False
         self.workers: dict[int, WorkerProcess] = {}
@@ -322,6 +333,8 @@ class World:
     def gone(self, process: Process) -> None:
         """A process is not there any more."""
         self.note(f"{process} ends", process.reason)
+        if self.options.hosts_crash and process.was_killed and not self.is_over:
+            self.files.host_crashed(process)
         if not (self.has_finished and process.has_exited):
             self._untidy_epoch = self.checkers.epoch
         if isinstance(process, WorkerProcess):
@@ -349,6 +362,8 @@ class World:
         pool = worker.worker.pool if worker.worker is not None else None
         for task in pool.tasks if pool is not None else ():
             self.drops.watch(*task.machines)
+        for runner in pool.runners if pool is not None else ():
+            watch_calls(runner, self.seen)
         if pool is not None:
             self.pools[id(pool)] = pool
 
@@ -378,7 +393,9 @@ class World:
         """
         self.clock.keeps_running_loop = True
         try:
-            self._run()
+            with lowered(self.options.thresholds):
+                self._run()
+            self.seen["small thresholds"] += bool(self.options.thresholds)
         finally:
             self.clock.keeps_running_loop = False
             run_in(None, self.clock)
