@@ -34,6 +34,9 @@ _WAITING_SHARE = 0.2
 """Share after which a copy is killed: nothing else runs here while it is waited for."""
 
 _TRACE_CHARS = 4_000
+_FATAL = "Fatal Python error: "
+"""How faulthandler begins what it writes."""
+
 _PAUSE_MIN_S = 0.000_1
 _PAUSE_MAX_S = 0.005
 
@@ -151,8 +154,12 @@ def _how(status: int) -> str:
 
 def _trace(last_words: str) -> str:
     """Return what a copy has written when it crashed, up to the first frame that is ours."""
-    lines: list[str] = []
-    for line in last_words[-_TRACE_CHARS:].splitlines():
+    before, fatal, frames = last_words.rpartition(_FATAL)
+    if not fatal:
+        before, frames = frames, before
+    lines = before[-_TRACE_CHARS:].splitlines()
+    # The innermost frame comes first, so a deep stack is cut at its end.
+    for line in (fatal + frames)[:_TRACE_CHARS].splitlines():
         if line.startswith(_OURS):
             break
         lines.append(line)
