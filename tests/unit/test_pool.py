@@ -347,10 +347,11 @@ async def test_a_blocked_channel_gives_no_credit_back_unless_it_may_spill() -> N
     site = Site()
     await site.block(A)
     for number in range(10):
-        site.receive(A, [number], 100_000)
+        site.receive(A, [number], 200_000)
     assert site.credit == {}
     site.receive(B, Barrier(N1))
-    await site.until(lambda: site.credit == {A: 1_000_000}, "credit")
+    # All but less than a quarter, for which nobody waits.
+    await site.until(lambda: site.credit.get(A, 0) > 2_000_000 - CHANNEL_BYTES // 4, "credit")
     assert site.seen == list(range(10))
     await site.close()
 
