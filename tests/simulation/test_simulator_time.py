@@ -102,12 +102,16 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 
 # What has to move does, before input ends.
 
+CROWD: dict[str, Any] = {"channel_bytes": 50, "step_us": 2_000, "interval_ms": 10}
+
 
 def open_worlds(graph: str) -> list[Options]:
     """Jobs that go on at another parallelism, and then stay open until all has moved."""
     found = []
     for seed in range(MOVING_WORLDS):
-        options = options_of(seed, (graph,), EXACTLY_ONCE)
+        # In half of them records are on their way whenever a driver dies.
+        options = options_of(seed, (graph,), ("unaligned",) if seed % 2 else EXACTLY_ONCE)
+        crowd = CROWD if seed % 2 else {}
         gap_ms = max(options.safety_ms // 8, 40)
         deaths = [PlannedFault(ms, "kill the driver") for ms in range(gap_ms, options.safety_ms, gap_ms)]
         found.append(
@@ -118,6 +122,7 @@ def open_worlds(graph: str) -> list[Options]:
                 parallelism=2,
                 rescaled_to=((3, 1, 4), (1, 3), (4, 2))[seed % 3],
                 faults=tuple(deaths),
+                **crowd,
             )
         )
     return found
