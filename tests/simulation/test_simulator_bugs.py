@@ -1140,7 +1140,7 @@ BUGS: dict[Plant, Where] = {
         COUNTS,
         kinds=("pause a worker", "partition two workers", "kill a worker", "clog some lines"),
         changed={"parallelism": 3, "spark_start_ms": 5},
-        first_seed=150,
+        first_seed=285,
         breaks="I7",
     ),
     barrier_to_another_worker_lost: Where(COUNTS, ("aligned",), breaks="I10"),
