@@ -134,9 +134,10 @@ def check_log_key_stays_here(context: SparkContext, *, strict: bool) -> None:
     """
     if VARIABLE not in os.environ:
         return
-    if context.getConf().get(f"spark.executorEnv.{VARIABLE}", None) is not None:
+    if context.getConf().contains(f"spark.executorEnv.{VARIABLE}"):
         advice = f"remove spark.executorEnv.{VARIABLE} from its configuration"
-    elif is_local(context) and context._jvm.System.getenv(VARIABLE) is not None:  # type: ignore[union-attr]
+    # Whether it is there, not what it is: py4j logs every answer.
+    elif is_local(context) and context._jvm.System.getenv().containsKey(VARIABLE):  # type: ignore[union-attr]
         # The JVM is there already, and what it starts inherits its environment.
         advice = f"set {VARIABLE} in os.environ after the SparkSession is made, or let Crosscut start Spark"
     else:
