@@ -19,11 +19,14 @@ help: ## Show this list
 demo: $(VENV)/.demo ## Run the demo
 	@$(BIN)/crosscut demo
 
+# Where a process of the tests is gone, xdist waits for ever for the rest of its files.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
+
 test: environment ## Run all tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(PYTEST)
 
 prove: environment ## Run all tests in their long form
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --prove
+	@$(PYTEST) --prove
 
 test-versions: environment ## Try each pair of Spark and Python that this machine can make
 	@$(BIN)/python -m tests.versions
