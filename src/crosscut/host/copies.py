@@ -127,7 +127,7 @@ def _fork() -> int:
 
 
 def _settle(last_words: int) -> None:
-    """Let this process, a copy, disturb nobody: what it prints and logs comes again from the worker."""
+    """Silence this copy: the worker prints and logs the same when it processes the records."""
     gc.freeze()
     logging.disable()
     # If the machine runs out of memory, it is the copy that goes.
@@ -138,7 +138,7 @@ def _settle(last_words: int) -> None:
     os.dup2(last_words, 2)
     # They may lead elsewhere, as in a notebook.
     sys.stdout = open(nowhere, "w", closefd=False)  # noqa: SIM115 - until the process ends
-    sys.stderr = open(last_words, "w", closefd=False)  # noqa: SIM115 - likewise
+    sys.stderr = open(last_words, "w", closefd=False)  # noqa: SIM115 - until the process ends
     faulthandler.enable(last_words, all_threads=False)
 
 

@@ -143,8 +143,8 @@ def check_log_key_stays_here(context: SparkContext, *, strict: bool) -> None:
     else:
         return
     _complain(
-        f"this Spark has {VARIABLE} in the environment of its workers: whoever takes one over can write what "
-        f"the job believes; {advice}",
+        f"this Spark has {VARIABLE} in the environment of its workers: an attacker who controls a worker "
+        f"can forge entries of the job log; {advice}",
         strict=strict,
     )
 

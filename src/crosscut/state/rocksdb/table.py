@@ -481,4 +481,4 @@ class RocksNamedTable(RocksTable, NamedTable):
 
 
 def _nothing() -> None:
-    """Do nothing: whoever only reads rows gets each with its key."""
+    """Do nothing: a reader of rows gets each row with its key."""
