@@ -28,7 +28,7 @@ import crosscut as cc
 from bench import plot
 from bench.throughput import Discard, DiscardWriter
 from crosscut.errors import CheckpointError
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 PROTOCOLS = ("aligned", "aligned, unaligned after 100ms", "unaligned")

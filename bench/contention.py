@@ -28,8 +28,8 @@ import uvloop
 
 import crosscut as cc
 from bench.files import SINKS
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, Sharing, let_threads_run, switching_within
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.state.rocksdb.database import FileContent
 from crosscut.store import open_store
 from crosscut.testing.sinks import open_writer, permit, prepare

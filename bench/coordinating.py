@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from crosscut.ids import AttemptId, CheckpointId, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import JSON
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.ids import AttemptId, CheckpointId, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import AppendEntry, JobEffect, SendMessage
 from crosscut.protocol.events import (
     EntryAppended,
@@ -26,9 +26,9 @@ from crosscut.protocol.events import (
     TimerFired,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     RegisterWorker,

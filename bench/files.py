@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 import crosscut as cc
 from bench.cores import waited_s
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sinks import open_writer, permit, prepare
 
 SCHEMA = {"id": "int64", "country": "string", "amount": "float64", "count": "int32"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import crosscut as cc
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import Any
 
 import crosscut as cc
 from bench.state import add, add_bytes
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
+from crosscut.foundation.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, OperatorSpec, ProcessSpec
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState, build, keyed_state
 from crosscut.protocol.snapshots import Part
 from crosscut.state.heritage import Heritage

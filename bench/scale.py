@@ -23,11 +23,11 @@ from pathlib import Path
 from bench import plot
 from bench.barrier_model import Costs, barrier_latency_us
 from bench.coordinating import VERTICES, Checkpointed, LargeJob, timed
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.net.control import heartbeat_interval_s
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
 from crosscut.task.outputs import build_output

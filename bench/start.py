@@ -18,7 +18,7 @@ import crosscut as cc
 
 
 def spark_alone() -> None:
-    from crosscut.spark.session import spark_context
+    from crosscut.spark.cluster.session import spark_context
 
     context, _ = spark_context(2, "start benchmark")
     context.parallelize(range(2), 2).mapPartitionsWithIndex(lambda index, _: [index]).collect()

@@ -36,8 +36,8 @@ import crosscut as cc
 from bench.rates import measured
 from bench.recovery import wait_until
 from bench.throughput import Discard, first
-from crosscut.driver.traces import CheckpointTrace, FailoverTrace
-from crosscut.settings import BackendName
+from crosscut.contracts.settings import BackendName
+from crosscut.monitoring.traces import CheckpointTrace, FailoverTrace
 from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES
 
 OPERATORS = ("count", "aggregate", "process", "bytes")

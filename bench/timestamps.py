@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.specs import KeyBySpec, Vertex
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, keyed_state
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import build_output

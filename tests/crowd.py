@@ -9,15 +9,15 @@ from tests.simulation.conversation import LINKS, completed
 from tests.unit.watched import E1, MS, WALL_MS, Watched
 
 import crosscut as cc
-from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
-from crosscut.driver.status import build_status
-from crosscut.driver.watching import SeenError, SeenLetter
-from crosscut.driver.worker_lines import KEPT_MAX, WorkerLine
-from crosscut.ids import CheckpointId, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId, WorkerIndex
+from crosscut.monitoring.metrics import JobMetrics, build_metrics, shown_settings
+from crosscut.monitoring.observer import SeenError, SeenLetter
+from crosscut.monitoring.status import build_status
+from crosscut.monitoring.worker_logs import KEPT_MAX, WorkerLine
 from crosscut.protocol.effects import SendMessage
-from crosscut.protocol.measures import Letter, Reading, SnapshotTimes
 from crosscut.protocol.messages import FailureCause, TaskStatistics, TriggerCheckpoint
 from crosscut.protocol.snapshots import Snapshot
+from crosscut.protocol.telemetry import Letter, Reading, SnapshotTimes
 from crosscut.web.series import Series, point_of
 
 FULL = 100

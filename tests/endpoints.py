@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
+from crosscut.contracts.connectors import (
+    JSON,
+    Sink,
+    SinkContext,
+    SinkWriter,
+    Source,
+    Split,
+    SplitReader,
+)
 
 
 class Nothing(Source):

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.barriers.snapshotting import SnapshotState
-from crosscut.protocol.barriers.transitions import IMPOSSIBLE, TRANSITIONS, Happening, Outcome
 from crosscut.protocol.effects import TaskEffect
 from crosscut.protocol.job.phases import MOVES, Phase
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.protocol.snapshot.snapshotting import SnapshotState
+from crosscut.protocol.snapshot.transitions import IMPOSSIBLE, TRANSITIONS, Happening, Outcome
 
 PROTOCOL = Path(__file__).parents[1] / "docs" / "protocol.md"
 BLOCK = re.compile(r"(<!-- made from code: ([\w -]+) -->\n).*?(\n<!-- end -->)", re.S)

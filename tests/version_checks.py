@@ -87,7 +87,7 @@ def micro_batch(directory: Path) -> None:
 
 def dataframe(directory: Path) -> None:
     """A DataFrame as the source; output and state as DataFrames."""
-    from crosscut.spark.session import spark_session
+    from crosscut.spark.cluster.session import spark_session
 
     # A plain SparkSession would need a Java on the machine; Crosscut brings one.
     spark, _ = spark_session(2, "frames")

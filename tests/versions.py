@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from crosscut.spark.versions import NEWEST, OLDEST
+from crosscut.spark.cluster.versions import NEWEST, OLDEST
 
 ROOT = Path(__file__).parents[1]
 CHECKS_PROGRAM = Path(__file__).with_name("version_checks.py")

@@ -18,32 +18,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from crosscut.foundation import aliases
+
 if TYPE_CHECKING:
-    from crosscut import delta, errors, events, files, http, iceberg, kafka, nats, postgres, spark, sqlite
-    from crosscut.backfilling import backfill
-    from crosscut.connected_process import (
+    from crosscut import errors, events, spark
+    from crosscut.connectors import delta, files, http, iceberg, kafka, nats, postgres, sqlite
+    from crosscut.connectors.files.collect import collect
+    from crosscut.connectors.secrets import environment
+    from crosscut.connectors.simple.generate import generate
+    from crosscut.connectors.simple.items import items
+    from crosscut.connectors.simple.printing import printing
+    from crosscut.connectors.simple.socket_lines import socket, stdin
+    from crosscut.contracts.connected_process import (
         BroadcastState,
         ConnectedProcess,
         SplitState,
         StreamProcess,
         UnionState,
     )
-    from crosscut.connectors.collect import collect
-    from crosscut.connectors.generate import generate
-    from crosscut.connectors.items import items
-    from crosscut.connectors.printing import printing
-    from crosscut.connectors.secrets import environment
-    from crosscut.connectors.socket_lines import socket, stdin
-    from crosscut.cuts import Cut, no_deadlock
-    from crosscut.dead_letters import DeadLetter
-    from crosscut.dynamic_source import Discovered, DynamicSource
-    from crosscut.errors import CrosscutError
-    from crosscut.flow.flow import Flow
-    from crosscut.flow.keyed import KeyedStream
-    from crosscut.flow.stream import Stream
-    from crosscut.flow.windows import WindowedStream
-    from crosscut.ids import TaskId
-    from crosscut.interfaces import (
+    from crosscut.contracts.connectors import (
         JSON,
         CommitPermit,
         CommittedOutput,
@@ -57,19 +50,22 @@ if TYPE_CHECKING:
         SplitReader,
         Wait,
     )
-    from crosscut.keyed_process import KeyedProcess
-    from crosscut.logs import JsonLogFormatter
-    from crosscut.process_context import Context
-    from crosscut.process_states import AggregatingState, ListState, MapState, ReducingState, ValueState
-    from crosscut.protocol.job.history import check_history, check_not_set_back
-    from crosscut.savepoints.manifest import seal_savepoint
-    from crosscut.savepoints.tables import read_state
-    from crosscut.serializers import ArrowSerializer, MsgspecSerializer, Serializer
-    from crosscut.settings import Restart, Settings
-    from crosscut.spark.job import Job
-    from crosscut.timestamps import END_OF_TIME
-    from crosscut.tracing import open_telemetry
-    from crosscut.windows import (
+    from crosscut.contracts.context import Context
+    from crosscut.contracts.dead_letters import DeadLetter
+    from crosscut.contracts.dynamic_source import Discovered, DynamicSource
+    from crosscut.contracts.invariants import Cut, no_deadlock
+    from crosscut.contracts.process import KeyedProcess
+    from crosscut.contracts.serializers import ArrowSerializer, MsgspecSerializer, Serializer
+    from crosscut.contracts.settings import Restart, Settings
+    from crosscut.contracts.state import (
+        AggregatingState,
+        ListState,
+        MapState,
+        ReducingState,
+        ValueState,
+    )
+    from crosscut.contracts.tracing import open_telemetry
+    from crosscut.contracts.windows import (
         Windowed,
         count_window,
         early,
@@ -79,6 +75,21 @@ if TYPE_CHECKING:
         sliding,
         tumbling,
     )
+    from crosscut.errors import CrosscutError
+    from crosscut.flow.flow import Flow
+    from crosscut.flow.keyed_stream import KeyedStream
+    from crosscut.flow.stream import Stream
+    from crosscut.flow.windowed_stream import WindowedStream
+    from crosscut.foundation.ids import TaskId
+    from crosscut.foundation.logs import JsonLogFormatter
+    from crosscut.foundation.timestamps import END_OF_TIME
+    from crosscut.protocol.log.history import check_history, check_not_set_back
+    from crosscut.savepoints.manifest import seal_savepoint
+    from crosscut.savepoints.tables import read_state
+    from crosscut.spark.cluster.job import Job
+    from crosscut.spark.data.backfill_call import backfill
+
+aliases.install()
 
 __version__ = "0.1.0"
 
@@ -161,40 +172,40 @@ __all__ = [
 ]
 
 _NAMES = {
-    "backfilling": "backfill",
-    "connected_process": "BroadcastState ConnectedProcess SplitState StreamProcess UnionState",
-    "connectors.collect": "collect",
-    "connectors.generate": "generate",
-    "connectors.items": "items",
-    "connectors.printing": "printing",
+    "spark.data.backfill_call": "backfill",
+    "contracts.connected_process": "BroadcastState ConnectedProcess SplitState StreamProcess UnionState",
+    "connectors.files.collect": "collect",
+    "connectors.simple.generate": "generate",
+    "connectors.simple.items": "items",
+    "connectors.simple.printing": "printing",
     "connectors.secrets": "environment",
-    "connectors.socket_lines": "socket stdin",
-    "cuts": "Cut no_deadlock",
-    "dead_letters": "DeadLetter",
-    "dynamic_source": "Discovered DynamicSource",
+    "connectors.simple.socket_lines": "socket stdin",
+    "contracts.invariants": "Cut no_deadlock",
+    "contracts.dead_letters": "DeadLetter",
+    "contracts.dynamic_source": "Discovered DynamicSource",
     "errors": "CrosscutError",
     "flow.flow": "Flow",
-    "flow.keyed": "KeyedStream",
+    "flow.keyed_stream": "KeyedStream",
     "flow.stream": "Stream",
-    "flow.windows": "WindowedStream",
-    "ids": "TaskId",
-    "interfaces": (
+    "flow.windowed_stream": "WindowedStream",
+    "foundation.ids": "TaskId",
+    "contracts.connectors": (
         "JSON CommitPermit CommittedOutput EndOfSplit HeldData Sink "
         "SinkContext SinkWriter Source Split SplitReader Wait"
     ),
-    "keyed_process": "KeyedProcess",
-    "logs": "JsonLogFormatter",
-    "process_context": "Context",
-    "process_states": "AggregatingState ListState MapState ReducingState ValueState",
-    "protocol.job.history": "check_history check_not_set_back",
+    "contracts.process": "KeyedProcess",
+    "foundation.logs": "JsonLogFormatter",
+    "contracts.context": "Context",
+    "contracts.state": "AggregatingState ListState MapState ReducingState ValueState",
+    "protocol.log.history": "check_history check_not_set_back",
     "savepoints.manifest": "seal_savepoint",
     "savepoints.tables": "read_state",
-    "serializers": "ArrowSerializer MsgspecSerializer Serializer",
-    "settings": "Restart Settings",
-    "spark.job": "Job",
-    "timestamps": "END_OF_TIME",
-    "tracing": "open_telemetry",
-    "windows": "Windowed count_window early global_window on_count session sliding tumbling",
+    "contracts.serializers": "ArrowSerializer MsgspecSerializer Serializer",
+    "contracts.settings": "Restart Settings",
+    "spark.cluster.job": "Job",
+    "foundation.timestamps": "END_OF_TIME",
+    "contracts.tracing": "open_telemetry",
+    "contracts.windows": "Windowed count_window early global_window on_count session sliding tumbling",
 }
 """Where each name is from; it is loaded when it is first asked for. So a worker that starts in place of a
 lost one loads what its graph needs, and no connector besides."""
@@ -206,7 +217,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         found = getattr(import_module(f"crosscut.{_HOME[name]}"), name)
     elif name in __all__:
-        found = import_module(f"crosscut.{name}")
+        found = import_module(f"crosscut.{aliases.PUBLIC.get(name, name)}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosscut.cli import main
+from crosscut.cli.commands import main
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ import pytest
 
 import crosscut as cc
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
-from crosscut.protocol.job.entries import LogEntry
-from crosscut.protocol.job.job_log import Appended, Taken, Unknown
+from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
+from crosscut.protocol.log.entries import LogEntry
+from crosscut.protocol.log.writer import Appended, Taken, Unknown
 from crosscut.protocol.snapshots import Part
 from crosscut.store import CheckpointStore
 from crosscut.store.files import Put

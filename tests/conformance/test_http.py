@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import EndOfSplit, Source
 from crosscut.errors import ConnectorError, RefusedRecordError
-from crosscut.interfaces import EndOfSplit, Source
 from crosscut.testing.proxy import TcpProxy
 from crosscut.testing.sink_histories import (
     check_a_driver_that_was_overtaken_is_refused,
@@ -515,12 +515,12 @@ def test_lines_come_from_whoever_listens_until_he_hangs_up() -> None:
 def test_lines_of_an_address_where_nobody_listens_or_that_are_none_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("crosscut.connectors.socket_lines.PATIENCE_S", 0.02)
+    monkeypatch.setattr("crosscut.connectors.simple.socket_lines.PATIENCE_S", 0.02)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         assert "nobody listens there" in failure_of(cc.socket(address))
-        monkeypatch.setattr("crosscut.connectors.socket_lines.LINE_BYTES_MAX", 100)
+        monkeypatch.setattr("crosscut.connectors.simple.socket_lines.LINE_BYTES_MAX", 100)
         free.listen()
         source = cc.socket(address)
         (split,) = source.splits(1)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import Source, Split
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.interfaces import Source, Split
+from crosscut.microbatch.bounded_splits import BoundedSplits
 from crosscut.testing.proxy import TcpProxy
 from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
-from crosscut.worker.bounded_splits import BoundedSplits
 
 pytest.importorskip("nats", reason="pip install 'crosscut[nats]'")
 

@@ -270,7 +270,7 @@ def test_a_locked_table_holds_a_commit_up_no_longer_than_the_lock_timeout(
     server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else has the table; when it is free again, the same commit succeeds."""
-    monkeypatch.setattr("crosscut.connectors.tables.postgres.LOCK_TIMEOUT_MS", 50)
+    monkeypatch.setattr("crosscut.connectors.postgres.writer.LOCK_TIMEOUT_MS", 50)
     sink = cc.postgres.sink(server.conninfo, table, {"a": "text"})
     writer = open_writer(sink, 1)
     handle = stage(writer, [("one",)], 1)
@@ -414,7 +414,7 @@ def test_answers_are_kept_for_a_while_and_no_more_than_so_many(
         cache_for="1m",
     )
     now_s = [1_000.0]
-    monkeypatch.setattr("crosscut.connectors.tables.postgres_lookup.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("crosscut.connectors.postgres.lookup.monotonic", lambda: now_s[0])
 
     async def found(*keys: int) -> list[Any]:
         return [await find(key) for key in keys]

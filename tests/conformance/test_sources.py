@@ -17,14 +17,14 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crosscut.connectors.csv_source import CsvSource, read_csv
-from crosscut.connectors.generate import generate
-from crosscut.connectors.items import items
-from crosscut.connectors.jsonl_source import read_jsonl
-from crosscut.connectors.lines import Lines
-from crosscut.connectors.parquet_source import ParquetSource, read_parquet
-from crosscut.connectors.watch import Watched
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader
+from crosscut.connectors.files.csv_source import CsvSource, read_csv
+from crosscut.connectors.files.jsonl_source import read_jsonl
+from crosscut.connectors.files.lines import Lines
+from crosscut.connectors.files.parquet_source import ParquetSource, read_parquet
+from crosscut.connectors.files.watch import Watched
+from crosscut.connectors.simple.generate import generate
+from crosscut.connectors.simple.items import items
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader
 from crosscut.testing.sources import (
     SOURCE_CHECKS,
     ReadStep,

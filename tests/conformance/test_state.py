@@ -30,18 +30,20 @@ import crosscut.state.parts as parts_module
 import crosscut.state.rocksdb.state as rocksdb_state_module
 import crosscut.state.rocksdb.table as rocksdb_table_module
 import crosscut.state.table as table_module
-from crosscut.batch import Batch
+from crosscut.contracts.process import declared
+from crosscut.contracts.windows import CountWindow, Early, Session, Sliding, Tumbling
 from crosscut.errors import StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
+from crosscut.foundation.keys import OwnedKeys, groups_of_task, key_group
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec
 from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, OperatorSpec, ProcessSpec
 from crosscut.graph.windows import AggregateFold, CountFold, WindowSpec
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.keyed_process import declared
-from crosscut.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState, build, keyed_state
 from crosscut.operators.final import ordinal_of
-from crosscut.protocol.job.rescaling import wholly_taken
 from crosscut.protocol.snapshots import Part
+from crosscut.protocol.splits.rescaling import wholly_taken
 from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
@@ -50,8 +52,6 @@ from crosscut.state.reading import is_of_database, stored_blocks, stored_content
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.timers import Timers, TimerTable
-from crosscut.timestamps import END_OF_TIME
-from crosscut.windows import CountWindow, Early, Session, Sliding, Tumbling
 from crosscut.worker.backends import OnDisk
 
 N1, N2, N3 = map(CheckpointId, (1, 2, 3))

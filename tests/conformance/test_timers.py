@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.keys import OwnedKeys, groups_of_task, key_group
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
+from crosscut.foundation.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState
 from crosscut.protocol.snapshots import Part
 from crosscut.state import timers as timers_module

@@ -14,13 +14,13 @@ import pytest
 from tests.conversations.stage import Stage
 from tests.conversations.words import Words
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, TaskId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.commit import Committer
 from crosscut.protocol.job.coordinator import Coordinator
+from crosscut.protocol.snapshot.commit import Committer
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.task.chain import Chain
 from crosscut.task.task import Task
 from crosscut.testing.simulator.processes import Process

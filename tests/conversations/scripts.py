@@ -11,7 +11,7 @@ from tests.conversations.recording import Line, recorded
 from tests.conversations.stage import Stage, Times, stage
 
 from crosscut.flow.stream import Stream
-from crosscut.keys import key_group, owner_of_group
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM
 from crosscut.testing.simulator.options import FaultKind, Moment, PlannedFault
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from crosscut.contracts.connectors import JSON, EndOfSplit, Split, SplitReader, Wait
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
-from crosscut.interfaces import JSON, EndOfSplit, Split, SplitReader, Wait
 from crosscut.testing.simulator.clock import Action, Clock
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options, PlannedFault, options_of

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, TaskId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol import messages as say
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.job import entries
+from crosscut.protocol.log import entries
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 

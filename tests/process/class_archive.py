@@ -16,7 +16,7 @@ from pathlib import Path
 from jobs import DEADLINE_S
 from pyspark import SparkContext
 
-from crosscut.spark.session import spark_context
+from crosscut.spark.cluster.session import spark_context
 
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 # It says on standard output that it can't use an archive, where tests read.

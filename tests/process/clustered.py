@@ -20,7 +20,7 @@ from jobs import DEADLINE_S, NumberedJob, Once, Record
 from pyspark.sql import SparkSession
 
 import crosscut as cc
-from crosscut.spark.java import find_java
+from crosscut.spark.cluster.java import find_java
 
 COUNT, STRAGGLES_AT, WAITS_AT = 10_000, 3_000, 7_000
 

@@ -16,7 +16,7 @@ from jobs import DEADLINE_S, Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
 
 from crosscut.host.failpoints import VARIABLE
-from crosscut.spark.session import spark_context
+from crosscut.spark.cluster.session import spark_context
 
 Start = Callable[..., Any]
 

@@ -26,10 +26,10 @@ from typing import Any
 from pyspark import SparkContext
 
 import crosscut as cc
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.graph.specs import SourceSpec
 from crosscut.host.failpoints import VARIABLE, Plan, parsed
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -35,7 +35,7 @@ import confluent_kafka as ck
 import orjson
 
 import crosscut as cc
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.kafka import KafkaBroker
 

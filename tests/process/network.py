@@ -16,7 +16,7 @@ import pytest
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.protocol.messages import RegisterWorker
-from crosscut.spark.workers import SparkWorkers
+from crosscut.spark.cluster.workers import SparkWorkers
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 16 * 1024

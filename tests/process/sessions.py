@@ -17,7 +17,7 @@ from jobs import DEADLINE_S, NumberedJob, until
 from pyspark import SparkContext
 
 import crosscut as cc
-from crosscut.spark.session import is_own
+from crosscut.spark.cluster.session import is_own
 
 
 def report(step: str, **found: Any) -> None:

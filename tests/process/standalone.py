@@ -16,7 +16,7 @@ import pyspark
 from clustered import QUICK_TO_START
 from jobs import DEADLINE_S, children_of, is_gone, until
 
-from crosscut.spark.java import find_java
+from crosscut.spark.cluster.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.1", "127.0.0.2")

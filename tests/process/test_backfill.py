@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, FlowError, JobFailedError, SettingsError, StoreError
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.segments import claims_in
 from crosscut.savepoints.folder import new_folder
-from crosscut.spark.partitions import with_partitions
+from crosscut.spark.cluster.partitions import with_partitions
 from crosscut.store.checkpoint_store import open_store
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")

@@ -485,8 +485,8 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
 NOBODY = """
 import os, sys
 import crosscut as cc
-import crosscut.spark.starting
-from crosscut.spark.session import spark_context
+import crosscut.spark.cluster.starting
+from crosscut.spark.cluster.session import spark_context
 # The start is nobody's: root may write everywhere. Nobody may not even read a codec or a module, perhaps.
 "localhost".encode("idna")
 context, _ = spark_context(2, "nobody")

@@ -17,7 +17,7 @@ from jobs import DEADLINE_S, is_gone, until
 
 from crosscut import errors
 
-PROGRAM = [sys.executable, "-c", "from crosscut.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from crosscut.cli.commands import main; main()"]
 # An absolute path, since the programs run in other directories.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(errors.__file__).parents[1])}
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -188,4 +188,4 @@ def test_a_flow_that_fails_exits_with_1_and_shows_the_record_and_the_users_trace
     assert "ZeroDivisionError" in ran.stderr
     assert "record: 5" in ran.stderr
     assert "failing.py" in ran.stderr
-    assert "crosscut/cli.py" not in ran.stderr
+    assert "crosscut/cli/commands.py" not in ran.stderr

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, StoreError
-from crosscut.ids import Epoch, TaskId, VertexId
-from crosscut.spark.staging import Staging
+from crosscut.foundation.ids import Epoch, TaskId, VertexId
+from crosscut.spark.data.staging import Staging
 from crosscut.store.checkpoint_store import open_store
 
 pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")

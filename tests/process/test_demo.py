@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from jobs import DEADLINE_S
 
-from crosscut.demo.corpus import write_corpus
+from crosscut.cli.demo.corpus import write_corpus
 
-PROGRAM = [sys.executable, "-c", "from crosscut.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from crosscut.cli.commands import main; main()"]
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ import pytest
 from jobs import DEADLINE_S, NumberedJob, is_gone, until
 from pyspark import SparkContext
 
-from crosscut.batch import Batch
+from crosscut.contracts.settings import Settings
 from crosscut.errors import SettingsError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net import connections
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
 from crosscut.net.listener import Listener
 from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour, Neighbour
-from crosscut.settings import Settings
-from crosscut.spark.checks import checked_encryption
+from crosscut.spark.cluster.checks import checked_encryption
 from crosscut.task.flow_control import Credit, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.frames import FrameType

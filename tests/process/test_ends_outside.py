@@ -14,7 +14,7 @@ import pytest
 from jobs import DEADLINE_S, Armed, pending_handles, until
 
 import crosscut as cc
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 pytest.importorskip("confluent_kafka", reason="pip install 'crosscut[kafka]'")

@@ -16,8 +16,8 @@ TOOLS = ("bash", "sh", "env", "dirname", "head", "ps", "uname", "python3")
 
 PROGRAM = """
 import json, os
-from crosscut.spark.java import find_java
-from crosscut.spark.session import spark_context
+from crosscut.spark.cluster.java import find_java
+from crosscut.spark.cluster.session import spark_context
 
 context, made = spark_context(2, "bundled-java")
 properties = context._jvm.java.lang.System

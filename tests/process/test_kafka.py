@@ -15,7 +15,7 @@ from jobs import DEADLINE_S, Armed, lose, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import check_source, read_source
 

@@ -18,10 +18,18 @@ import crosscut as cc
 from crosscut.connectors.kafka import watch
 from crosscut.connectors.kafka.client import library
 from crosscut.connectors.kafka.limits import topic_settings
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    Sink,
+    SinkContext,
+    SinkWriter,
+    Source,
+    Split,
+)
+from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter, Source, Split
-from crosscut.refused_records import SinkWithDeadLetters
+from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
     check_prepared_records_can_be_shown,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from jobs import PATIENT, Once, until
 
 import crosscut as cc
-from crosscut.cli import program
+from crosscut.cli.commands import program
 
 USER = logging.getLogger("prices")
 

@@ -14,7 +14,7 @@ import pytest
 from jobs import PATIENT, Held, example, hold, lose, until
 
 import crosscut as cc
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 ALIGNED, UNALIGNED, SWITCHING = "aligned", "unaligned", "aligned, unaligned after 5ms"

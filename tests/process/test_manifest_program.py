@@ -13,7 +13,7 @@ import pytest
 import yaml
 from jobs import DEADLINE_S, until
 
-from crosscut.spark.java import find_java
+from crosscut.spark.cluster.java import find_java
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes.yaml"
 

@@ -18,7 +18,7 @@ from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 
 from crosscut import errors
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 DEFINITION = """

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jobs import DEADLINE_S, KEYS, NumberedJob, Record, lose, until
 
-from crosscut.ids import ChannelId
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.foundation.ids import ChannelId
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.channel_log import decoded_log
 

@@ -29,7 +29,7 @@ from tests.reverse_proxy import ReverseProxy
 from tests.unit.watched import WALL_MS
 
 import crosscut as cc
-from crosscut.cli import program
+from crosscut.cli.commands import program
 from crosscut.web.page import Page
 from crosscut.web.record import read_record
 

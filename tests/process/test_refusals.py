@@ -14,9 +14,16 @@ import pytest
 from jobs import DEADLINE_S, PATIENT, until
 
 import crosscut as cc
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    CommittedOutput,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
 from crosscut.errors import ConnectorError, JobFailedError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.foundation.ids import CheckpointId
 
 BAD = 150
 COUNT = 300

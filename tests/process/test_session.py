@@ -15,9 +15,9 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 import crosscut as cc
-from crosscut.spark.checks import held_slots
-from crosscut.spark.holding import holders
-from crosscut.spark.session import is_local, slots, spark_context
+from crosscut.spark.cluster.checks import held_slots
+from crosscut.spark.cluster.slots import holders
+from crosscut.spark.cluster.session import is_local, slots, spark_context
 
 marks = sys.argv[1]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from crosscut.connectors.jsonl import jsonl
-from crosscut.ids import CheckpointId
+from crosscut.connectors.files.jsonl import jsonl
+from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sinks import open_writer, permit
 
 BATCHES = 6
@@ -146,7 +146,7 @@ def test_a_directory_without_permission_is_an_error_before_anything_starts(tmp_p
     """D4: EACCES; in a process that is not root, whoever runs the tests."""
     code = (
         "import os, sys\n"
-        "import crosscut.connectors.jsonl as module\n"
+        "import crosscut.connectors.files.jsonl as module\n"
         "os.geteuid() or os.setuid(65534)\n"
         "try:\n"
         "    module.jsonl(sys.argv[1]).check()\n"

@@ -12,7 +12,7 @@ from jobs import NumberedJob, until
 from test_overload import SlowUntil, in_flight
 
 import crosscut as cc
-from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext, SinkWriter
 
 DEFAULTS = {"checkpoint_interval": "1s"}
 

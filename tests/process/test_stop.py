@@ -11,8 +11,8 @@ import pytest
 from jobs import DEADLINE_S, NumberedJob, pending_handles, until
 
 import crosscut as cc
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.errors import CheckpointError
-from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.store.checkpoint_store import open_store
 
 

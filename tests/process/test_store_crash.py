@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from jobs import DEADLINE_S
 
-from crosscut.protocol.job.segments import claim_of
+from crosscut.protocol.log.segments import claim_of
 from crosscut.store import open_store
 from crosscut.testing.stores import StoreConformance, at
 
 APPENDER = """
 import sys
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store import open_store
 from crosscut.testing.stores import at, checkpoint, opened
 
@@ -39,7 +39,7 @@ while True:
 
 RACER = """
 import sys
-from crosscut.protocol.job.job_log import Appended, Taken
+from crosscut.protocol.log.writer import Appended, Taken
 from crosscut.store import open_store
 from crosscut.testing.stores import at, claim, opened
 
@@ -57,8 +57,8 @@ for number in range(int(sys.argv[3])):
 FULL_DISK = """
 import resource, signal, sys
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.job_log import Appended
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.log.writer import Appended
 from crosscut.store import open_store
 from crosscut.testing.stores import at, checkpoint, opened, refused
 
@@ -81,7 +81,7 @@ assert store.read_part(write()) == b"x" * 1_000_000
 
 NO_PERMISSION = """
 import os, sys
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store import open_store
 from crosscut.testing.stores import at, checkpoint, opened, refused
 

@@ -14,7 +14,7 @@ import pytest
 from drivers import Driver
 from jobs import Armed, NumberedJob, until
 
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 Arm = Callable[..., Armed]

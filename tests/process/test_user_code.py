@@ -21,8 +21,8 @@ import pytest
 from jobs import DEADLINE_S, NumberedJob, Once, Record, until
 
 import crosscut as cc
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.errors import FlowError, JobFailedError
-from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.store.checkpoint_store import open_store
 
 BAD = 4_000

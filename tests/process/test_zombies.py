@@ -13,8 +13,8 @@ import pytest
 from attempts import Attempts
 from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
 
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.channels import inputs_of
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.neighbours import ConnectingNeighbour, Neighbour
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, Item

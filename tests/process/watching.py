@@ -11,7 +11,7 @@ from pathlib import Path
 from jobs import NumberedJob, pending_handles
 
 import crosscut as cc
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 
 LOOK_EVERY_S = 0.1
 """It reads the whole job log: often, but not all the time."""

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from tests.property.timed import drawn_records, part_of
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.connected_process import Begins
-from crosscut.ids import CheckpointId
-from crosscut.keys import groups_of_task, key_group
+from crosscut.contracts.connected_process import Begins
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.keys import groups_of_task, key_group
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.operators.async_map import AsyncMap, CallId, StartCall
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.state.encoding import PartReader
 from crosscut.state.keyed import KeyedState
-from crosscut.timestamps import END_OF_TIME
 
 GROUPS = 7
 PARALLELISM = st.integers(1, 4)

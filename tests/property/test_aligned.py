@@ -9,8 +9,8 @@ from tests.simulation.alignment import BATCH, check_alignment
 from tests.simulation.planted_barriers import CountsBarriers, IgnoresNewerBarriers, NeverBlocks
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.foundation.ids import CheckpointId
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 
 
 @st.composite

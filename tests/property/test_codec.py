@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.codec import JSON_DEPTH_MAX, from_json, to_json, to_text
+from crosscut.contracts.codec import JSON_DEPTH_MAX, from_json, to_json, to_text
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StateError, StoreError, WireError
-from crosscut.interfaces import JSON
-from crosscut.protocol.job.entries import LogEntry
+from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 

@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crosscut.ids import CheckpointId, Epoch, Lineage
-from crosscut.protocol.commit import Committer
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage
 from crosscut.protocol.effects import AnnounceCommitted, CommitterEffect, CommitTransactions, FailTask
 from crosscut.protocol.events import (
     CommitAttemptFailed,
@@ -12,6 +11,7 @@ from crosscut.protocol.events import (
     CommitSucceeded,
     TransactionPrepared,
 )
+from crosscut.protocol.snapshot.commit import Committer
 
 ATTEMPTS_MAX = 3
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crosscut.batch import Batch
 from crosscut.errors import WireError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.task.flow_control import (
     BACK_EDGE_ITEMS_MAX,
     FIRST_ROWS,

@@ -12,12 +12,12 @@ from tests.endpoints import Nothing, Nowhere
 
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
+from crosscut.foundation.ids import TaskId, VertexId
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.channels import channels_of, inputs_of, outputs_of
 from crosscut.graph.compile import compiled, kind_of
 from crosscut.graph.components import component_of, loops_of
 from crosscut.graph.specs import Edge, OperatorNode
-from crosscut.ids import TaskId, VertexId
 
 Links = list[tuple[str, str]]
 

@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
-from crosscut.batch import Batch
+from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, Windowed
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.joins import (
     How,
     IntervalJoinSpec,
@@ -19,12 +22,9 @@ from crosscut.graph.joins import (
     keeps_left,
     keeps_right,
 )
-from crosscut.ids import CheckpointId
 from crosscut.operators.course import Course
 from crosscut.operators.joins.building import JoinSpec, join_operator, join_state
 from crosscut.operators.timed import NO_TIME, TimedOperator
-from crosscut.timestamps import END_OF_TIME
-from crosscut.windows import Session, Sliding, Tumbling, Window, Windowed
 
 HOWS = st.sampled_from(get_args(How))
 RECORDS = drawn_records(6)

@@ -17,7 +17,7 @@ import crosscut.state.parts as parts_module
 import crosscut.state.slot_parts as slot_parts_module
 import crosscut.state.table as table_module
 from crosscut.errors import StateError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import PartReader, contents
 from crosscut.state.keyed import MAIN, KeyedState

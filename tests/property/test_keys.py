@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.keys import (
+from crosscut.foundation.keys import (
     KeyRouter,
     encoded_key,
     encoded_keys,

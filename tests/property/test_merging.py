@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.connectors import merging
-from crosscut.connectors import stage as stage_module
-from crosscut.connectors.merging import merges_done
+from crosscut.connectors.files import merging
+from crosscut.connectors.files import stage as stage_module
+from crosscut.connectors.files.merging import merges_done
 from crosscut.errors import ConnectorError
-from crosscut.ids import TaskId, VertexId
+from crosscut.foundation.ids import TaskId, VertexId
 from crosscut.testing.sinks import open_writer, permit, stage
 
 COUNT = 12

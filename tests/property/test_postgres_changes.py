@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.connectors.postgres_changes.change import Change, ChangedTable, change_of
-from crosscut.connectors.postgres_changes.parts import (
+from crosscut.connectors.postgres.changes.change import Change, ChangedTable, change_of
+from crosscut.connectors.postgres.changes.parts import (
     Part,
     Position,
     Seen,
@@ -19,7 +19,7 @@ from crosscut.connectors.postgres_changes.parts import (
     position_of,
     rows_left,
 )
-from crosscut.connectors.postgres_changes.pgoutput import (
+from crosscut.connectors.postgres.changes.pgoutput import (
     UNCHANGED,
     Begin,
     Column,

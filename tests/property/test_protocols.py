@@ -22,13 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
-from crosscut.protocol.barriers.halting import HaltingBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.barriers.switching import AlignedThenUnaligned
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -56,6 +50,12 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TaskEvent,
 )
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.snapshot.halting import HaltingBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 
 Make = Callable[[tuple[ChannelId, ...], frozenset[ChannelId]], SnapshotProtocol]
 EXACT: list[Make] = [AlignedBarriers, UnalignedBarriers, AlignedThenUnaligned, HaltingBarriers]

@@ -12,11 +12,11 @@ from tests.property.tasks import NOW_MS, PARALLELISM, Calls, Row, Tasks, drawn_t
 from tests.property.test_windows import CASES, Case, Naive
 
 import crosscut as cc
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.joins import How, keeps_left, keeps_right
 from crosscut.graph.windows import AggregateFold, CountFold, ProcessFold, ReduceFold, SumFold
 from crosscut.testing.flows import functions, processes
 from crosscut.testing.flows.steps import ClockName, Hold, HoldName, KeyBy, StateName
-from crosscut.timestamps import END_OF_TIME
 
 TURNS, TURNS_OF_TWO = drawn_turns(), drawn_turns(2)
 

@@ -16,21 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.settings import BackendName
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.graph.channels import inputs_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.building import keyed_state
-from crosscut.protocol.job import rescaling
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
-from crosscut.protocol.job.rescaling import chains_of, copies_from, rescaled
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.protocol.splits import rescaling
+from crosscut.protocol.splits.rescaling import chains_of, copies_from, rescaled
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.settings import BackendName
 from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.rocksdb.database import chunks_of

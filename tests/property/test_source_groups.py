@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.unit.bare_task import output, task_of
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.messages import AlignSources, SourceReached, SourcesReached
-from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
+from crosscut.protocol.splits.alignment import AlignedSplits, SourceGroups
 from crosscut.task.splits import SplitQueue
 
 NUMBERS = VertexId("numbers")

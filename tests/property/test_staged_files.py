@@ -20,16 +20,16 @@ from dying import Killed, Machine, Process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crosscut.connectors import ledger, stage, staged_files, targets
-from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.file_encoders import Plain
-from crosscut.connectors.partitions import ONE_FILE, Layout, undivided
-from crosscut.connectors.stage import Stage
-from crosscut.connectors.staged_files import StagedFiles
-from crosscut.connectors.staged_names import STAGE_DIRECTORY, Handle, Published
+from crosscut.connectors.files import ledger, stage, staged_files, targets
+from crosscut.connectors.files.committed_output import committed_output
+from crosscut.connectors.files.file_encoders import Plain
+from crosscut.connectors.files.partitions import ONE_FILE, Layout, undivided
+from crosscut.connectors.files.stage import Stage
+from crosscut.connectors.files.staged_files import StagedFiles
+from crosscut.connectors.files.staged_names import STAGE_DIRECTORY, Handle, Published
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 
 LINEAGE = Lineage("lineage")
 TASK = TaskId(VertexId("v"), 0)

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crosscut.state.table as table_module
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import invariant
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.specs import AggregateSpec, CountSpec, Emit, Input, KeyBySpec, OperatorNode
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
-from crosscut.keys import KeyRouter
 from crosscut.operators.building import build, keyed_state
-from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.messages import SnapshotAcknowledged, SourceDrained
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState

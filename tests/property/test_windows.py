@@ -10,21 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
-from crosscut.batch import Batch
-from crosscut.graph.specs import SideOutput
-from crosscut.graph.windows import AggregateFold, CountFold, Fold, ProcessFold, ReduceFold, SumFold
-from crosscut.ids import CheckpointId
-from crosscut.operators.course import Course
-from crosscut.operators.timed import NO_TIME
-from crosscut.operators.windows.aligned import AlignedWindows
-from crosscut.operators.windows.building import window_operator, window_state
-from crosscut.operators.windows.folding import folding
-from crosscut.operators.windows.operator import WindowOperator
-from crosscut.state.encoding import PartReader
-from crosscut.state.keyed import KeyedState
-from crosscut.task.chain import Chain
-from crosscut.timestamps import END_OF_TIME
-from crosscut.windows import (
+from crosscut.contracts.windows import (
     Early,
     GlobalWindow,
     OnCount,
@@ -36,6 +22,20 @@ from crosscut.windows import (
     Windowed,
     count_window,
 )
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.timestamps import END_OF_TIME
+from crosscut.graph.specs import SideOutput
+from crosscut.graph.windows import AggregateFold, CountFold, Fold, ProcessFold, ReduceFold, SumFold
+from crosscut.operators.course import Course
+from crosscut.operators.timed import NO_TIME
+from crosscut.operators.windows.aligned import AlignedWindows
+from crosscut.operators.windows.building import window_operator, window_state
+from crosscut.operators.windows.folding import folding
+from crosscut.operators.windows.operator import WindowOperator
+from crosscut.state.encoding import PartReader
+from crosscut.state.keyed import KeyedState
+from crosscut.task.chain import Chain
 
 
 class Case(NamedTuple):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosscut.errors import WireError
-from crosscut.ids import Epoch
+from crosscut.foundation.ids import Epoch
 from crosscut.wire.handshake import (
     HANDSHAKE_BYTES_MAX,
     ClientHandshake,

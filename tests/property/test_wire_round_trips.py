@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.batch import Batch
 from crosscut.errors import WireError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.messages import SnapshotAcknowledged
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.wire.batches import decode_batch, encode_batch

@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from crosscut.ids import CheckpointId
+from crosscut.contracts.windows import Session, Sliding, Tumbling
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.state.keyed import KeyedState
-from crosscut.timestamps import END_OF_TIME
-from crosscut.windows import Session, Sliding, Tumbling
 
 WINDOWS = st.one_of(
     st.builds(Tumbling, st.integers(1, 8)),

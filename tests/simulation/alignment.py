@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -16,6 +15,7 @@ from crosscut.protocol.effects import (
     TaskEffect,
 )
 from crosscut.protocol.events import BarrierArrived, CheckpointAborted, SnapshotFailed, SnapshotStored
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 
 BATCH = CheckpointId(0)
 """In a script: a batch of records. Any other number is the barrier of that checkpoint."""

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.protocol import events as on
-from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
-from crosscut.protocol.barriers.snapshotting import SnapshotState
-from crosscut.protocol.barriers.transitions import Happening, Outcome
 from crosscut.protocol.effects import StartAlignmentTimer, TaskEffect
+from crosscut.protocol.snapshot.choosing import ProtocolKind, snapshot_protocol
+from crosscut.protocol.snapshot.snapshotting import SnapshotState
+from crosscut.protocol.snapshot.transitions import Happening, Outcome
 from crosscut.testing.explorer.machines import MachineTable
 
 Found = dict[tuple[SnapshotState, Happening], frozenset[Outcome | None]]

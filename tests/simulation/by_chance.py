@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import crosscut as cc
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, Guarantee
+from crosscut.contracts.connectors import JSON, Guarantee
+from crosscut.foundation.ids import CheckpointId
 
 
 class Numbering(cc.KeyedProcess[Any, Any]):

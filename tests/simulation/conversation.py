@@ -6,7 +6,17 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.ids import (
+    AttemptId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    LogIndex,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
+from crosscut.protocol.checkpoint.termination import Component
 from crosscut.protocol.effects import (
     AppendEntry,
     CancelTimer,
@@ -48,17 +58,16 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.end_of_input import Component
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.job.restarts import RestartPolicy
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobEntry,
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.recovery import JobIdentity
-from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     FailureCause,

@@ -25,7 +25,7 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import AttemptId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
+from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.protocol.events import (
     CheckpointRequested,
     CutJudged,
@@ -46,11 +46,11 @@ from crosscut.protocol.events import (
     TimerFired,
     WorkersEnded,
 )
-from crosscut.protocol.job.entries import JobFinished, LogEntry, SegmentOpened
-from crosscut.protocol.job.job_log import UNCERTAIN_ATTEMPTS_MAX
-from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX
 from crosscut.protocol.job.phases import DEPLOYED, Phase
-from crosscut.protocol.job.roster import LIVENESS_TICKS
+from crosscut.protocol.job.workers import LIVENESS_TICKS
+from crosscut.protocol.log.entries import JobFinished, LogEntry, SegmentOpened
+from crosscut.protocol.log.ownership import CLAIM_ATTEMPTS_MAX
+from crosscut.protocol.log.writer import UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     FailureCause,
     SnapshotAcknowledged,

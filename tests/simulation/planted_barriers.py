@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from crosscut.ids import ChannelId, CheckpointId
+from crosscut.foundation.ids import ChannelId, CheckpointId
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 
 
 class NeverBlocks(AlignedBarriers):

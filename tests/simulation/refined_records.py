@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, EndOfSplit, SinkWriter, Source, Split, SplitReader, Wait
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    EndOfSplit,
+    SinkWriter,
+    Source,
+    Split,
+    SplitReader,
+    Wait,
+)
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.state.keyed import KeyedState

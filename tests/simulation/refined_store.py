@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from crosscut.ids import CheckpointId, Epoch, LogIndex
-from crosscut.protocol.job.entries import LogEntry
-from crosscut.protocol.job.job_log import Appended, Taken
+from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
+from crosscut.protocol.log.entries import LogEntry
+from crosscut.protocol.log.writer import Appended, Taken
 from crosscut.protocol.snapshots import Part
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.testing.explorer.bounds import Cost

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.refined_records import Hop, Last, Records, Routed, Stage, modelled, real
 
-from crosscut.ids import ChannelId, CheckpointId, Epoch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch
 from crosscut.operators.operator import Operator
 from crosscut.protocol import effects as do
-from crosscut.protocol.barriers.choosing import snapshot_protocol
-from crosscut.protocol.commit import Committer
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -25,6 +23,8 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerMessage,
 )
+from crosscut.protocol.snapshot.choosing import snapshot_protocol
+from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain

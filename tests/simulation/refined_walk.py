@@ -14,9 +14,8 @@ from typing import Any
 
 from tests.simulation.refined_tasks import Pair, counts_of
 
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.job.end_of_input import heads_to_close, stillness
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.protocol.checkpoint.termination import heads_to_close, stillness
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,
@@ -30,6 +29,7 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerMessage,
 )
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.splits import splits_from_json

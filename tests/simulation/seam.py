@@ -14,20 +14,25 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from crosscut.contracts.connectors import CommitPermit
 from crosscut.driver.asking import Asking
+from crosscut.foundation.ids import (
+    AttemptId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import CommitPermit
 from crosscut.protocol import effects as do
-from crosscut.protocol import engines as seam
 from crosscut.protocol import events as on
-from crosscut.protocol.commit import Committer
-from crosscut.protocol.engines import Engine, Engines, Switch
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.recovery import JobIdentity, Predecessor
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.log.recovery import JobIdentity, Predecessor
 from crosscut.protocol.messages import (
     CommitCheckpoint,
     CoordinatorMessage,
@@ -44,9 +49,12 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.protocol.microbatch import effects as batch_do
+from crosscut.protocol.microbatch import engine_switch as seam
 from crosscut.protocol.microbatch import events as batch_on
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.batches import Batches
+from crosscut.protocol.microbatch.engine_switch import Engine, Engines, Switch
+from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.testing.simulator.violation import ensure

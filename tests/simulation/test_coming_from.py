@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 import crosscut as cc
-from crosscut.cli import program
-from crosscut.flow.connected import ConnectedStreams
-from crosscut.flow.keyed import KeyedStream
+from crosscut.cli.commands import program
+from crosscut.flow.connected_streams import ConnectedStreams
+from crosscut.flow.keyed_stream import KeyedStream
 from crosscut.flow.stream import Stream
-from crosscut.flow.windows import WindowedStream
-from crosscut.spark.job import Job
+from crosscut.flow.windowed_stream import WindowedStream
+from crosscut.spark.cluster.job import Job
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "coming-from").glob("*.md"))
 STREAMS = (cc.Flow, Stream, KeyedStream, WindowedStream, ConnectedStreams)

@@ -10,10 +10,10 @@ import pytest
 from tests.simulation.planted import must_break
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 from crosscut.operators import connected
 from crosscut.operators.connected import Connected
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.state.keyed import KeyedState
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.simulation.planted import must_break
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.job import finding
-from crosscut.protocol.job.finding import SplitFinding
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.protocol.splits import discovery as finding
+from crosscut.protocol.splits.discovery import SplitFinding
 from crosscut.task.splits import SplitQueue
 from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault, options_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.graphs import graph

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from crosscut.ids import ChannelId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.foundation.ids import ChannelId
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.testing.explorer.__main__ import Progress, main
 from crosscut.testing.explorer.bounds import Bounds
 from crosscut.testing.explorer.graphs import graph

@@ -20,21 +20,23 @@ from tests.simulation.planted_barriers import (
     NeverBlocks,
 )
 
-from crosscut.ids import CheckpointId, LogIndex
+from crosscut.foundation.ids import CheckpointId, LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.commit import Committer
-from crosscut.protocol.job import job_log, recovery, retention, series
-from crosscut.protocol.job.checkpoints import Checkpoints
-from crosscut.protocol.job.collecting import Collecting, Whole
+from crosscut.protocol.checkpoint import retention, series
+from crosscut.protocol.checkpoint.checkpoints import Checkpoints
+from crosscut.protocol.checkpoint.pending import Collecting, Whole
+from crosscut.protocol.checkpoint.savepoints import Savepoints
+from crosscut.protocol.checkpoint.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.job.coordinator import Coordinator
-from crosscut.protocol.job.end_of_input import Component, Stillness, is_exhausted
-from crosscut.protocol.job.entries import CheckpointCompleted, SegmentOpened
-from crosscut.protocol.job.savepoints import Savepoints
-from crosscut.protocol.job.segments import LogEnd, following, written_before
+from crosscut.protocol.log import recovery
+from crosscut.protocol.log import writer as job_log
+from crosscut.protocol.log.entries import CheckpointCompleted, SegmentOpened
+from crosscut.protocol.log.segments import LogEnd, following, written_before
 from crosscut.protocol.messages import CommitCheckpoint, SnapshotAcknowledged
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.protocol.snapshot.commit import Committer
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from crosscut.ids import ChannelId
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol import effects as do
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.search import Found, explore

@@ -11,7 +11,7 @@ from tests.simulation import test_explorer_planted_bugs as planted
 from tests.simulation.refined_store import walk as walk_with_stores
 from tests.simulation.refined_walk import Walk
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.graphs import GRAPHS, graph
 from crosscut.testing.explorer.items import Violation

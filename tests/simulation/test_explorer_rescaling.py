@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from crosscut.ids import TaskId
-from crosscut.keys import OwnedKeys
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.job import rescaling
+from crosscut.foundation.ids import TaskId
+from crosscut.foundation.keys import OwnedKeys
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import TaskSnapshot
+from crosscut.protocol.splits import rescaling
 from crosscut.task import rerouting
 from crosscut.testing.explorer.rescaled_start import RestoredJobs
 from crosscut.testing.explorer.rescaled_state import READ, Bounds, Keeper

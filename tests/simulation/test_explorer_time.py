@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crosscut.protocol import effects as do
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.event_time import NOTHING_KEPT, TaskTime

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.simulation.seam import World
 
-from crosscut.ids import LogIndex
-from crosscut.protocol.engines import EngineEffect, Engines, StartEngine
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
-from crosscut.protocol.job.retention import Retention
+from crosscut.foundation.ids import LogIndex
+from crosscut.protocol.checkpoint.retention import Retention
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.batches import Batches
+from crosscut.protocol.microbatch.engine_switch import EngineEffect, Engines, StartEngine
 from crosscut.testing.simulator.violation import Violation
 
 STEPS = 900

@@ -21,14 +21,14 @@ from typing import Any, get_args
 import pytest
 from tests.simulation.exact import all_exact
 
-from crosscut.protocol.barriers import aligned
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect, JobEffect, Outcome, TaskEffect
 from crosscut.protocol.job.coordinator import Phase
-from crosscut.protocol.job.job_log import LogWriter, Verdict
-from crosscut.protocol.job.obeying import Obedience, WorkerEffect
+from crosscut.protocol.log.writer import LogWriter, Verdict
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
+from crosscut.protocol.snapshot import aligned
+from crosscut.protocol.snapshot.commit import Committer
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.worker.lifecycle import Obedience, WorkerEffect
 from crosscut.testing.simulator.driver import WatchedDriver
 from crosscut.testing.simulator.graphs import GRAPHS, OTHERS, built
 from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, THEMES, options_of

@@ -10,20 +10,24 @@ from typing import Any
 import pytest
 from tests.simulation.planted import must_break
 
-from crosscut.batch import Batch
 from crosscut.errors import StoreError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.graph import channels
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.net import mesh
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel
 from crosscut.net.mesh import Mesh
 from crosscut.net.neighbours import Neighbour
 from crosscut.operators.keyed import KeyedOperator
-from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.commit import Committer
+from crosscut.protocol.checkpoint import retention
+from crosscut.protocol.checkpoint.checkpoints import Checkpoints, Failed
+from crosscut.protocol.checkpoint.pending import Collecting, Whole
+from crosscut.protocol.checkpoint.retention import Retention
+from crosscut.protocol.checkpoint.series import Series
+from crosscut.protocol.checkpoint.single_committer import Together
+from crosscut.protocol.checkpoint.triggering import Triggering
 from crosscut.protocol.effects import (
     AppendEntry,
     CommitterEffect,
@@ -42,22 +46,16 @@ from crosscut.protocol.events import (
     Timer,
     TransactionPrepared,
 )
-from crosscut.protocol.job import job_log, rescaling, retention, segments
-from crosscut.protocol.job.checkpoints import Checkpoints, Failed
-from crosscut.protocol.job.collecting import Collecting, Whole
 from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentOpened
-from crosscut.protocol.job.job_log import Appended, AppendOutcome, LogWriter, Taken, Unknown
-from crosscut.protocol.job.obeying import Obedience, WorkerEffect
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.retention import Retention
-from crosscut.protocol.job.roster import Place, Roster
-from crosscut.protocol.job.segments import LogEnd
-from crosscut.protocol.job.series import Series
-from crosscut.protocol.job.together import Together
-from crosscut.protocol.job.triggering import Triggering
+from crosscut.protocol.job.workers import Place, Roster
+from crosscut.protocol.log import segments
+from crosscut.protocol.log import writer as job_log
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry, SegmentOpened
+from crosscut.protocol.log.segments import LogEnd
+from crosscut.protocol.log.writer import Appended, AppendOutcome, LogWriter, Taken, Unknown
 from crosscut.protocol.messages import (
     DeployTasks,
     FailureCause,
@@ -67,7 +65,12 @@ from crosscut.protocol.messages import (
     TaskFailed,
 )
 from crosscut.protocol.replay_order import ReplayOrder
+from crosscut.protocol.snapshot.at_least_once import AtLeastOnceBarriers
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import Part
+from crosscut.protocol.splits import rescaling
+from crosscut.protocol.worker.lifecycle import Obedience, WorkerEffect
 from crosscut.state import parts as parts_module
 from crosscut.state import slot_parts as slot_parts_module
 from crosscut.state import slots as slots_module

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.planted import must_break
 
 from crosscut.operators.async_map import AsyncMap
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.state.table import Table
 from crosscut.task.calls import TaskCalls
 from crosscut.testing.simulator.drawn import drawn_job, drawn_options

@@ -12,9 +12,9 @@ import pytest
 from tests.simulation.by_chance import Numbering, Upserts
 
 import crosscut as cc
+from crosscut.contracts.connectors import Sink
 from crosscut.graph.explain import explained
-from crosscut.interfaces import Sink
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.sinks import SimulatedSink

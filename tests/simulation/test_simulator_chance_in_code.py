@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.by_chance import Numbering, Upserts
 
 import crosscut as cc
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink

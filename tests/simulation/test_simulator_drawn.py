@@ -14,17 +14,17 @@ from click.testing import CliRunner, Result
 from tests.simulation.exact import all_exact
 from tests.simulation.planted import must_break
 
-from crosscut.batch import Batch
-from crosscut.cli import program
-from crosscut.flow.keyed_processes import FirstByEventTime
+from crosscut.cli.commands import program
+from crosscut.contracts.context import Context
+from crosscut.flow.builtin_processes import FirstByEventTime
+from crosscut.foundation.batch import Batch
 from crosscut.operators import dead_letters
 from crosscut.operators.dead_letters import AttemptedKeys, AttemptedProcess
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.windows.aligned import AlignedWindows
-from crosscut.process_context import Context
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.items import Barrier, EndOfInput

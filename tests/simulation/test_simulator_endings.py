@@ -15,7 +15,7 @@ import pytest
 
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import Graph, built
 from crosscut.testing.simulator.options import PROTOCOLS, FaultKind, Options, options_of
 from crosscut.testing.simulator.shrink import live

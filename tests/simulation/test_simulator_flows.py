@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from crosscut.cli import program
-from crosscut.ids import CheckpointId
+from crosscut.cli.commands import program
+from crosscut.foundation.ids import CheckpointId
 from crosscut.operators.process import Process
 from crosscut.state.keyed import KeyedState
 from crosscut.state.table import Table

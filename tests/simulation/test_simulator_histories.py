@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.world import World
 from test_simulator_scenarios import EXACTLY_ONCE, world
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.world import World
-from crosscut.timestamps import TIMESTAMP_MAX
 
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching")
 NUMBERS = [n * n % 23 for n in range(24)]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.simulation.planted import must_break
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.commit import Committer
 from crosscut.protocol.effects import CommitterEffect
 from crosscut.protocol.events import CommitAuthorised, CommitterEvent
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.protocol.snapshot.commit import Committer
 from crosscut.state import slot_parts
 from crosscut.store import checkpoint_store
 from crosscut.store.blocks import in_blocks

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.drawn import drawn_options, world_of
 from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import PROTOCOLS, Options, PlannedFault, options_of

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from crosscut.ids import CheckpointId
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.segments import claims_in
+from crosscut.foundation.ids import CheckpointId
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.log.segments import claims_in
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.savepoints import starting, writing
 from crosscut.savepoints.manifest import opened

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault, options_of
 from crosscut.testing.simulator.shrink import live
 

@@ -11,16 +11,16 @@ import pytest
 from tests.simulation.exact import all_exact
 from tests.simulation.planted import must_break
 
-from crosscut.batch import Batch
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.operators.cells import TimedCells
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import SourcesReached
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
+from crosscut.protocol.splits.alignment import AlignedSplits, SourceGroups
 from crosscut.state.timers import Timers
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.simulation.planted import must_break
 
-from crosscut.flow.keyed_processes import FirstByEventTime
+from crosscut.flow.builtin_processes import FirstByEventTime
 from crosscut.operators.joins.times import TimedRows
 from crosscut.operators.windows.aligned import AlignedWindows, _Index
 from crosscut.operators.windows.sessions import SessionWindows

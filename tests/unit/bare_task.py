@@ -8,12 +8,12 @@ from typing import Any
 from tests.unit.barriers import HERE, A, B, L
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.operators.operator import Operator
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.task.inputs import InputQueue
 from crosscut.task.outputs import Output, build_output
 from crosscut.task.requests import NotePause

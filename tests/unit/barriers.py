@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.protocol.effects import TaskEffect
 from crosscut.protocol.events import TaskEvent
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 
 HERE = TaskId(VertexId("here"), 0)
 A, B, C = (ChannelId(0, TaskId(VertexId("before"), index), HERE) for index in range(3))

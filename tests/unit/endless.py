@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import crosscut as cc
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.testing.simulator.sources import ReplayedSource
 
 

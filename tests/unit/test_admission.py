@@ -2,8 +2,8 @@
 
 from tests.simulation.conversation import registration
 
-from crosscut.ids import WorkerIndex
-from crosscut.protocol.job.roster import Admit, KeepInReserve, Place, TurnAway, admission
+from crosscut.foundation.ids import WorkerIndex
+from crosscut.protocol.job.workers import Admit, KeepInReserve, Place, TurnAway, admission
 
 HELD = {WorkerIndex(0): Place(11, registration(0, 1))}
 WAITING = {WorkerIndex(0): Place(12, registration(0, 2))}

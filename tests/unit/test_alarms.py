@@ -15,10 +15,10 @@ import uvloop
 from tests.unit.bare_task import task_of, unread
 
 import crosscut as cc
+from crosscut.foundation.ids import Epoch
 from crosscut.host.alarms import LoopAlarm, NewAlarm, system_alarm
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import Epoch
 from crosscut.operators.course import Course
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.worker.pace import Pace

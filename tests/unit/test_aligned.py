@@ -1,4 +1,4 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.aligned`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.aligned`."""
 
 from copy import deepcopy
 
@@ -6,8 +6,7 @@ import pytest
 from tests.unit.barriers import ELSEWHERE, N1, N2, N3, A, B, C, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.foundation.ids import ChannelId, CheckpointId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -25,6 +24,7 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 
 
 def blocked(machine: AlignedBarriers) -> list[ChannelId]:

@@ -1,11 +1,10 @@
-"""One test for each sentence of the algorithm for cyclic graphs in `crosscut.protocol.barriers.aligned`."""
+"""One test for each sentence of the algorithm for cyclic graphs in `crosscut.protocol.snapshot.aligned`."""
 
 import pytest
 from tests.unit.barriers import N1, N2, A, B, L, M, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -23,6 +22,7 @@ from crosscut.protocol.events import (
     CheckpointAborted,
     SnapshotStored,
 )
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 
 
 def head(*inputs: ChannelId) -> AlignedBarriers:

@@ -12,21 +12,21 @@ from tests.unit.bare_task import X, offer, output, sent, task_of
 from tests.unit.barriers import N1, A, B
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.connected_process import FROM_NOTHING, Begins
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter, OnError
+from crosscut.contracts.connected_process import FROM_NOTHING, Begins
+from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter, OnError
 from crosscut.errors import FlowError, InternalError, UserCodeError, WorkersError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import AsyncMapSpec, OperatorNode
 from crosscut.host.calls import start_thread
-from crosscut.ids import ChannelId, CheckpointId, Epoch
 from crosscut.operators.async_map import AsyncMap, StartCall
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.halting import HaltingBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.halting import HaltingBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.requests import StoreFrozen

@@ -1,9 +1,8 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.at_least_once`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.at_least_once`."""
 
 from tests.unit.barriers import N1, N2, A, B, L, M, after
 
-from crosscut.ids import ChannelId
-from crosscut.protocol.barriers.at_least_once import AtLeastOnceBarriers
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -18,6 +17,7 @@ from crosscut.protocol.events import (
     CheckpointTriggered,
     SnapshotStored,
 )
+from crosscut.protocol.snapshot.at_least_once import AtLeastOnceBarriers
 
 
 def join(*inputs: ChannelId) -> AtLeastOnceBarriers:

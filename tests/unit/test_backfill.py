@@ -16,17 +16,17 @@ from tests.unit.endless import Goes
 import crosscut as cc
 from crosscut.driver.cuts import newest_values
 from crosscut.errors import FlowError
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, WatermarkHold
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.savepoints.history import history_source, over_history, unread_rows, without_input
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.terms import assignments
+from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource

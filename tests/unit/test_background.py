@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from crosscut.batch import Batch
 from crosscut.errors import StoreError, UserCodeError, WorkersError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.net.causes import CAUSE_CHARS_MAX, failure_cause
 from crosscut.operators.stateless import Map
 from crosscut.protocol.messages import FailureCause, TaskFailed, WorkerMessage

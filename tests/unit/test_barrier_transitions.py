@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 from tests.simulation.barrier_walk import walk
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
-from crosscut.protocol.barriers.snapshotting import SnapshotState
-from crosscut.protocol.barriers.transitions import IMPOSSIBLE, TRANSITIONS, Happening, Outcome
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.protocol.snapshot.snapshotting import SnapshotState
+from crosscut.protocol.snapshot.transitions import IMPOSSIBLE, TRANSITIONS, Happening, Outcome
 
 
 @pytest.mark.parametrize("kind", get_args(ProtocolKind))

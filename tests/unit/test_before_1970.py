@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.settings import BackendName
+from crosscut.contracts.settings import BackendName
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 LATER_MS = 10 * 365 * 86_400_000

@@ -16,7 +16,7 @@ from bench.reports import Noted, shares
 from bench.scale import SHUFFLES, barrier_costs_us
 
 import crosscut as cc
-from crosscut.protocol.job import retention
+from crosscut.protocol.checkpoint import retention
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.worker.backends import OnDisk

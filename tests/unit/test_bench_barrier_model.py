@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 import pytest
 from bench.barrier_model import Costs, barrier_latency_us
 
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.protocol.effects import CaptureState, ForwardBarrier
 from crosscut.protocol.events import BarrierArrived, CheckpointTriggered
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 
 N1 = CheckpointId(1)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store.blocks import BLOCK_BYTES, in_blocks, write_fully
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.files import LocalFiles

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
+from crosscut.foundation.timestamps import as_timestamp
 from crosscut.operators.certainty import is_certain, is_own_mistake
-from crosscut.timestamps import as_timestamp
 
 COUNTRIES = {"no": "Norway"}
 COLUMN = "usr"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import SideOutput
 from crosscut.operators.combining import CombinedCount
 from crosscut.operators.course import Course

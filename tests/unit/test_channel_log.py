@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosscut.errors import StateError
-from crosscut.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.task.channel_log import MAGIC, decoded_log, encoded_log
 from crosscut.task.items import LoggedBatch
 

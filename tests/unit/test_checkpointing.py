@@ -23,7 +23,7 @@ from tests.simulation.conversation import (
     snapshot,
 )
 
-from crosscut.ids import CheckpointId, Epoch, LogIndex
+from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import AnswerRequest, CancelTimer, DeleteParts, JobEffect, StartTimer
 from crosscut.protocol.events import (
     CancelRequested,
@@ -36,8 +36,8 @@ from crosscut.protocol.events import (
     Timer,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.entries import SegmentOpened
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.entries import SegmentOpened
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CaptureSnapshots,

@@ -2,9 +2,9 @@
 
 from tests.simulation.conversation import K0, K1, S0, S1, TASKS, snapshot
 
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.job.collecting import Collecting, GivenUp, Triggered, Whole
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.protocol.checkpoint.pending import Collecting, GivenUp, Triggered, Whole
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 N5, N6 = CheckpointId(5), CheckpointId(6)

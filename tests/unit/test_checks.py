@@ -8,16 +8,16 @@ from typing import Any, get_args
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.settings import Encryption
 from crosscut.errors import SettingsError
-from crosscut.settings import Encryption
-from crosscut.spark.checks import (
+from crosscut.spark.cluster.checks import (
     Protection,
     check_checkpoint_dir,
     check_checkpoint_dir_is_private,
     check_origin_is_private,
     protection,
 )
-from crosscut.spark.terms import status_if_finished
+from crosscut.spark.cluster.job_spec import status_if_finished
 
 
 @pytest.mark.parametrize("url", ["memory://checkpoints", "memory:/checkpoints", "memory:"])

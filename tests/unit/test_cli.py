@@ -15,23 +15,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 from crosscut import Job, Restart, Settings
-from crosscut.cli import program
+from crosscut.cli.commands import program
+from crosscut.cli.options import settings_from, settings_options
+from crosscut.cli.target import load_flow
 from crosscut.errors import CheckpointError, FlowError, SettingsError
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.graph.identity import identity_of
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
     LogEntry,
     SegmentOpened,
 )
-from crosscut.protocol.job.identity import Claimant, FlowIdentity
+from crosscut.protocol.log.identity import Claimant, FlowIdentity
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.spark import session
+from crosscut.spark.cluster import session
 from crosscut.store import open_store
-from crosscut.terminal.options import settings_from, settings_options
-from crosscut.terminal.target import load_flow
 from crosscut.testing.stores import numbered
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def parsed(*arguments: str) -> Settings:
 
 
 def test_the_command_line_loads_neither_pyspark_nor_rich() -> None:
-    code = "import json, sys, crosscut.cli; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, crosscut.cli.commands; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(json.loads(ran.stdout)).isdisjoint({"pyspark", "py4j", "rich", "asyncio"})
 
@@ -200,7 +200,7 @@ def test_an_error_of_the_users_code_shows_their_frames_and_not_ours(app: Path) -
     assert result.exit_code == 2
     assert "ZeroDivisionError: division by zero" in result.stderr
     assert f'"{app}", line 2, in broken' in result.stderr
-    assert "terminal/target.py" not in result.stderr
+    assert "cli/target.py" not in result.stderr
     assert "Traceback" in invoked("--debug", "run", app.rename(app.with_name("other.py"))).stderr
 
 

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.columns import ITSELF, Column, Field, Rows, field_of
+from crosscut.contracts.columns import ITSELF, Column, Field, Rows, field_of
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import Epoch, TaskId, VertexId
 from crosscut.graph import combining as rule
 from crosscut.graph.combining import combined
 from crosscut.graph.specs import SourceSpec
-from crosscut.ids import Epoch, TaskId, VertexId
 from crosscut.operators import combining as combining_module
 from crosscut.operators.combining import ColumnKeys, CombinedCount
-from crosscut.spark.arrow_records import RecordKind, RecordsOf
+from crosscut.spark.data.arrow_records import RecordKind, RecordsOf
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
-from crosscut.connectors.staged_rows import StagedRows, split_of, staged  # noqa: E402
+from crosscut.connectors.files.staged_rows import StagedRows, split_of, staged  # noqa: E402
 
 STORM = Weather(doubled=0.3, torn=0.2, lost=0.1)
 USERS = [f"user-{number * 7 % 13}" for number in range(300)]
@@ -313,7 +313,7 @@ def test_taking_a_function_that_does_something_else_for_a_column_is_found(
 def test_rows_of_several_groups_come_back_from_any_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_columns: bool
 ) -> None:
-    monkeypatch.setattr("crosscut.connectors.staged_rows.GROUP_ROWS", 4)
+    monkeypatch.setattr("crosscut.connectors.files.staged_rows.GROUP_ROWS", 4)
     store_url = str(tmp_path)
     open_store(store_url)
     # Few texts, so that they are stored as numbers of a dictionary.

@@ -15,33 +15,33 @@ import pytest
 from tests.unit.endless import Goes
 
 import crosscut as cc
-from crosscut.batch import Batch
 from crosscut.errors import FlowError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.graph import combining as rule
 from crosscut.graph.combining import combined
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import AggregateSpec, CombineSpec, CountSpec
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.keys import KeyRouter
+from crosscut.microbatch import driver_workers as workers
+from crosscut.microbatch import stage
 from crosscut.operators import combining
 from crosscut.operators.combining import CombinedAggregate, CombinedCount, CombinedSum
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.savepoints.history import without_input
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.microbatch import workers
-from crosscut.spark.terms import assignments
+from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.wire.batches import encode_batch
-from crosscut.worker import stage
 
 STORM = Weather(doubled=0.4, torn=0.2, lost=0.1)
 CALM = Weather()

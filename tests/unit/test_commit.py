@@ -5,17 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from crosscut.contracts.connectors import HAS_NO_RECORDS, CommitPermit
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch, Lineage
-from crosscut.interfaces import CommitPermit
-from crosscut.protocol.commit import (
-    HAS_NO_RECORDS,
-    RETRY_DELAY_MS,
-    Committer,
-    known_after,
-    known_before,
-    restore_permit,
-)
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage
 from crosscut.protocol.effects import AnnounceCommitted, CommitterEffect, CommitTransactions, FailTask
 from crosscut.protocol.events import (
     CommitAttemptFailed,
@@ -23,6 +15,13 @@ from crosscut.protocol.events import (
     CommitSucceeded,
     CommitterEvent,
     TransactionPrepared,
+)
+from crosscut.protocol.snapshot.commit import (
+    RETRY_DELAY_MS,
+    Committer,
+    known_after,
+    known_before,
+    restore_permit,
 )
 from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, Snapshot
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.simulation.conversation import K0, K1, Talk, at, both, completed, job_terms
 
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import CheckpointRequested, ClockRead, EntryAppended, StopRequested, Timer
 from crosscut.protocol.job.commits import Commits

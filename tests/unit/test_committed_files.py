@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.committed_files import CommittedFile, committed_files, grouped, newest_visible
-from crosscut.connectors.stage import Stage
+from crosscut.connectors.files.committed_files import (
+    CommittedFile,
+    committed_files,
+    grouped,
+    newest_visible,
+)
+from crosscut.connectors.files.stage import Stage
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, SinkContext
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 
 LINEAGE = Lineage("a1")

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.connected_process import FROM_NOTHING, Begins
+from crosscut.contracts.connected_process import FROM_NOTHING, Begins
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import Process
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.rescaling import rescaled
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.protocol.splits.rescaling import rescaled
 from crosscut.state.encoding import PartReader
 from crosscut.state.keyed import KeyedState
 

@@ -15,7 +15,7 @@ import pytest
 
 import crosscut.net.connections as connections
 import crosscut.net.listener as listener
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.net.connections import (
     AcceptingSide,
     ConnectingSide,

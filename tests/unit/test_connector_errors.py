@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError, HistoryError, StoreError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, SinkWriter
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
 from crosscut.net.causes import failure_cause
 from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.sink import SinkOperator

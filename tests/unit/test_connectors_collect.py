@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from crosscut.connectors.collect import collect
+from crosscut.connectors.files.collect import collect
+from crosscut.contracts.connectors import Sink
 from crosscut.errors import ConnectorError
-from crosscut.ids import TaskId, VertexId
-from crosscut.interfaces import Sink
+from crosscut.foundation.ids import TaskId, VertexId
 from crosscut.testing.sinks import open_writer, permit, stage
 
 
@@ -68,7 +68,7 @@ def test_a_copy_in_a_worker_does_not_remove_the_directory() -> None:
 def test_a_forked_child_does_not_remove_the_directory_of_its_parent() -> None:
     code = (
         "import os, sys\n"
-        "from crosscut.connectors.collect import collect\n"
+        "from crosscut.connectors.files.collect import collect\n"
         "rows = collect()\n"
         "child = os.fork()\n"
         "if child:\n"

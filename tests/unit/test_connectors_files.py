@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.csv_sink import CsvFiles
-from crosscut.connectors.file_encoders import Packed, Plain
-from crosscut.connectors.text_sink import TextFiles
+from crosscut.connectors.files.csv_sink import CsvFiles
+from crosscut.connectors.files.file_encoders import Packed, Plain
+from crosscut.connectors.files.text_sink import TextFiles
 from crosscut.errors import ConnectorError, CrosscutError, SettingsError
 from crosscut.testing.sources import read_source, read_split
 

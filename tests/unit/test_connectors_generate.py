@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crosscut.connectors.generate import generate
+from crosscut.connectors.simple.generate import generate
+from crosscut.contracts.connectors import EndOfSplit, Source, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
-from crosscut.interfaces import EndOfSplit, Source, SplitReader, Wait
 from crosscut.testing.sources import read_split
 
 

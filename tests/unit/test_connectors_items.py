@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from crosscut.connectors.items import items
+from crosscut.connectors.simple.items import items
+from crosscut.contracts.connectors import EndOfSplit
 from crosscut.errors import ConnectorError, SettingsError
-from crosscut.interfaces import EndOfSplit
 from crosscut.testing.sources import read_source
 
 

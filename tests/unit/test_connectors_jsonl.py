@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.connectors.jsonl import encoded_lines, jsonl
+from crosscut.connectors.files.jsonl import encoded_lines, jsonl
 from crosscut.errors import ConnectorError
 
 Point = namedtuple("Point", "x y")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from crosscut.connectors.lines import Lines, lines
+from crosscut.connectors.files.lines import Lines, lines
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, SplitReader
 from crosscut.errors import ConnectorError, SettingsError
-from crosscut.interfaces import JSON, EndOfSplit, Source, SplitReader
 from crosscut.testing.sources import next_batch, read_source, read_split
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from crosscut.connectors.printing import printing
+from crosscut.connectors.simple.printing import printing
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.testing.sink_targets import SinkTarget, open_writer, permit, stage
 from crosscut.testing.sinks import SINK_CHECKS

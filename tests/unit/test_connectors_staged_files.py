@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.file_encoders import Plain
-from crosscut.connectors.object_stage import Objects
-from crosscut.connectors.partitions import Layout
-from crosscut.connectors.staged_files import StagedFiles
-from crosscut.connectors.targets import LocalTarget
+from crosscut.connectors.files.committed_output import committed_output
+from crosscut.connectors.files.file_encoders import Plain
+from crosscut.connectors.files.object_stage import Objects
+from crosscut.connectors.files.partitions import Layout
+from crosscut.connectors.files.staged_files import StagedFiles
+from crosscut.connectors.files.targets import LocalTarget
+from crosscut.contracts.connectors import JSON, SinkContext
 from crosscut.errors import ConnectorError, FlowError, InternalError, RefusedRecordError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.testing.sinks import permit, prepare, stage
 
 LINEAGE = "lineage-of-this-job"

@@ -11,8 +11,8 @@ from typing import Any
 from tests.simulation.conversation import K0, K1, LINKS, SPLITS, job_terms
 
 from crosscut.driver.driver import CoordinatorDriver
+from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.net.connections import Credentials
 from crosscut.net.control import WorkerLink
 from crosscut.protocol.events import LinkClosed, LinkOpened

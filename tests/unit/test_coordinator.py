@@ -35,9 +35,10 @@ from tests.simulation.conversation import (
     talk_in,
 )
 
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.errors import ProtocolError
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
-from crosscut.interfaces import CommittedOutput
+from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
+from crosscut.protocol.checkpoint.termination import Component, Termination
 from crosscut.protocol.effects import (
     AnswerRequest,
     AppendEntry,
@@ -76,20 +77,19 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.job.coordinator import Coordinator, Phase
-from crosscut.protocol.job.end_of_input import Component, Termination
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.workers import LIVENESS_TICKS
+from crosscut.protocol.log.entries import (
     CHECKPOINT_IDS_LEAD_MAX,
     JobFinished,
     LogEntry,
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.job.job_log import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
-from crosscut.protocol.job.ownership import CLAIM_ATTEMPTS_MAX
-from crosscut.protocol.job.recovery import Predecessor
-from crosscut.protocol.job.roster import LIVENESS_TICKS
-from crosscut.protocol.job.terms import JobTerms
+from crosscut.protocol.log.identity import Claimant
+from crosscut.protocol.log.ownership import CLAIM_ATTEMPTS_MAX
+from crosscut.protocol.log.recovery import Predecessor
+from crosscut.protocol.log.writer import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CloseLoops,

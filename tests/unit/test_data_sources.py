@@ -25,15 +25,15 @@ from tests.unit.pyspark_examples import (
 )
 
 import crosscut as cc
-from crosscut.dynamic_source import Discovered
+from crosscut.contracts.connectors import CommitPermit, EndOfSplit, SinkContext, Split, Wait
+from crosscut.contracts.dynamic_source import Discovered
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import CommitPermit, EndOfSplit, SinkContext, Split, Wait
-from crosscut.protocol.job.entries import CHECKPOINT_IDS_LEAD_MAX
-from crosscut.spark import planned_source
-from crosscut.spark.batches import goes_back
-from crosscut.spark.data_source import DataSourceOf
-from crosscut.spark.planned_source import PlannedSource
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX
+from crosscut.spark.data import planned_source
+from crosscut.spark.data.batches import goes_back
+from crosscut.spark.data.data_source import DataSourceOf
+from crosscut.spark.data.planned_source import PlannedSource
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 

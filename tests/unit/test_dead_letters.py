@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.process import declared, states_of
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -27,7 +28,6 @@ from crosscut.graph.specs import (
     SplitSpec,
     SumSpec,
 )
-from crosscut.keyed_process import declared, states_of
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.dead_letters import AttemptedProcess
 from crosscut.operators.operator import Operator

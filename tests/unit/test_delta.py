@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import SinkContext
 from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
-from crosscut.ids import Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import SinkContext
+from crosscut.foundation.ids import Epoch, Lineage, TaskId, VertexId
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import open_writer, permit, stage
 

@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from crosscut.demo.corpus import write_corpus
-from crosscut.demo.report import print_result
-from crosscut.demo.verdict import Difference, committed_updates, differences, line_count, word_counts
-from crosscut.demo.word_count import Kill, Request, Result
-from crosscut.driver.status import JobStatus, Recovery, WorkerStatus
+from crosscut.cli.demo.corpus import write_corpus
+from crosscut.cli.demo.report import print_result
+from crosscut.cli.demo.verdict import (
+    Difference,
+    committed_updates,
+    differences,
+    line_count,
+    word_counts,
+)
+from crosscut.cli.demo.word_count import Kill, Request, Result
+from crosscut.cli.view import LineView
 from crosscut.errors import SettingsError
-from crosscut.terminal.view import LineView
+from crosscut.monitoring.status import JobStatus, Recovery, WorkerStatus
 
 EXPECTED = {"a": 3, "b": 1}
 EXACT = [("a", 1), ("b", 1), ("a", 2), ("a", 3)]

@@ -10,23 +10,31 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import (
+    ChannelId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
+from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.channels import back_edges_of, inputs_of, outputs_of
 from crosscut.graph.components import links_of
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import JSON, CommitPermit, Sink, SinkContext, SinkWriter
-from crosscut.keys import KeyRouter
 from crosscut.operators.building import keyed_state
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.rescaling import inheritance
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.spark.terms import batch_terms, task_terms
+from crosscut.protocol.splits.rescaling import inheritance
+from crosscut.spark.cluster.job_spec import batch_terms, task_terms
 from crosscut.state.keyed import KeyedState
 from crosscut.state.slots import SlotTable
 from crosscut.task.channel_log import encoded_log

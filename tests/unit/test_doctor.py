@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from crosscut.cli import program
-from crosscut.terminal import doctor
-from crosscut.terminal.doctor import Finding
+from crosscut.cli import doctor
+from crosscut.cli.commands import program
+from crosscut.cli.doctor import Finding
 
 
 def of(name: str, found: list[Finding]) -> Finding:

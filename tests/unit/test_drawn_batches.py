@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from crosscut.interfaces import JSON
-from crosscut.protocol.job import rescaling
+from crosscut.contracts.connectors import JSON
+from crosscut.protocol.splits import rescaling
 from crosscut.task.chain import Chain
 from crosscut.testing import drawn_batches
 from crosscut.testing.drawn_batches import drawn_description, main, run_rescaled

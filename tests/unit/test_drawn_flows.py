@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 
 import crosscut
+from crosscut.contracts.windows import Windowed
 from crosscut.errors import FlowError
 from crosscut.graph.shipping import pack_copies, unpack_copy
 from crosscut.testing.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
@@ -61,7 +62,6 @@ from crosscut.testing.simulator.drawn import drawn_job, drawn_options
 from crosscut.testing.simulator.oracle import Cut, has_sequential_run, run_from
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.windows import Windowed
 
 SEEDS = range(400)
 FLOWS = {seed: drawn_flow(seed) for seed in SEEDS}

@@ -14,18 +14,27 @@ from typing import Any
 import pytest
 from tests.simulation.conversation import K0, S0, SPLITS, job_terms, registration
 
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.foundation.ids import (
+    AttemptId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    LogIndex,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import CommittedOutput
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
-from crosscut.protocol.job.entries import EpochClaimed, LogEntry, SegmentOpened
-from crosscut.protocol.job.job_log import AppendOutcome
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.entries import EpochClaimed, LogEntry, SegmentOpened
+from crosscut.protocol.log.writer import AppendOutcome
 from crosscut.protocol.messages import ShutDown, TaskStatistics, WorkerHeartbeat
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.testing.stores import at

@@ -15,13 +15,16 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import crosscut as cc
-from crosscut.cli import program
+from crosscut.cli.commands import program
+from crosscut.cli.transactions import Pending, Unfinished, listing
+from crosscut.contracts.connectors import CommitPermit, SinkContext
 from crosscut.driver.dropping import drop_output
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.interfaces import CommitPermit, SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.checkpoint.retention import Retention
 from crosscut.protocol.job.dropping import NothingToDrop, dropping
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.job.pending_output import restored
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
@@ -30,14 +33,11 @@ from crosscut.protocol.job.entries import (
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.identity import Claimant, FlowIdentity
-from crosscut.protocol.job.pending_output import restored
-from crosscut.protocol.job.recovery import Claim, JobIdentity, claim
-from crosscut.protocol.job.retention import Retention
+from crosscut.protocol.log.identity import Claimant, FlowIdentity
+from crosscut.protocol.log.recovery import Claim, JobIdentity, claim
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
-from crosscut.terminal.transactions import Pending, Unfinished, listing
 
 OWNER = EpochClaimed(
     Epoch(3),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from crosscut.durations import duration_ms
 from crosscut.errors import SettingsError
+from crosscut.foundation.durations import duration_ms
 
 
 @pytest.mark.parametrize(

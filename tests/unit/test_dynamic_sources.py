@@ -11,13 +11,13 @@ import pytest
 from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at, job_terms, snapshot
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.driver.journal import Journal
-from crosscut.driver.searching import SplitSearch, SplitSearches
+from crosscut.contracts.connectors import JSON, EndOfSplit, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, ProtocolError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.graph.explain import explained
-from crosscut.ids import CheckpointId, Epoch
-from crosscut.interfaces import JSON, EndOfSplit, Split, SplitReader, Wait
+from crosscut.monitoring.job_log_lines import Journal
+from crosscut.monitoring.slow_discovery import SplitSearch, SplitSearches
 from crosscut.operators.course import Course
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.effects import (
@@ -37,10 +37,8 @@ from crosscut.protocol.events import (
     StopRequested,
     Timer,
 )
-from crosscut.protocol.job import finding
-from crosscut.protocol.job.finding import SplitFinding
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.workers import Roster
 from crosscut.protocol.messages import (
     AssignSplits,
     SnapshotAcknowledged,
@@ -48,7 +46,9 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
 )
 from crosscut.protocol.snapshots import KnownSplits
-from crosscut.spark.terms import assignments
+from crosscut.protocol.splits import discovery as finding
+from crosscut.protocol.splits.discovery import SplitFinding
+from crosscut.spark.cluster.job_spec import assignments
 from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery, found_first
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.testing.sources import check_discovery, check_source, read_source

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from crosscut.contracts.settings import Settings
 from crosscut.errors import SettingsError, WireError
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import (
@@ -19,8 +20,7 @@ from crosscut.net.encryption import (
     Tunnel,
     make_certificate,
 )
-from crosscut.settings import Settings
-from crosscut.spark.session import encrypts_traffic
+from crosscut.spark.cluster.session import encrypts_traffic
 
 PLAIN = b"a record of the user " * 100
 
@@ -219,7 +219,7 @@ def test_loading_the_key_leaves_no_file_and_no_descriptor_behind(
 
 
 def test_a_job_without_encryption_does_not_load_the_library_for_certificates() -> None:
-    code = "import sys, crosscut.spark.starting; sys.exit('cryptography' in sys.modules)"
+    code = "import sys, crosscut.spark.cluster.starting; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import crosscut as cc
+from crosscut.contracts.settings import Settings
 from crosscut.errors import FlowError, SettingsError
-from crosscut.ids import CheckpointId
-from crosscut.protocol.engines import (
+from crosscut.foundation.ids import CheckpointId
+from crosscut.protocol.microbatch.engine_switch import (
     BatchVisible,
     EndAsked,
     EngineEffect,
@@ -27,8 +28,7 @@ from crosscut.protocol.engines import (
     behind,
     waiting,
 )
-from crosscut.settings import Settings
-from crosscut.spark.terms import settings_of
+from crosscut.spark.cluster.job_spec import settings_of
 
 
 def engines() -> Engines:

@@ -14,12 +14,13 @@ from tests.unit import bare_task
 from tests.unit.barriers import HERE, N1, A, B
 
 import crosscut as cc
-from crosscut.batch import Batch
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
+from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import Partitioning, SideOutput
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.keys import KeyRouter
 from crosscut.operators.course import Course
 from crosscut.operators.keyed import Aggregate
 from crosscut.operators.operator import Operator
@@ -36,7 +37,6 @@ from crosscut.task.outputs import Output, build_output, pieces
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
-from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 from crosscut.wire.batches import decode_batch, encode_batch
 
 OUT = tuple(ChannelId(1, HERE, TaskId(VertexId("after"), index)) for index in range(3))

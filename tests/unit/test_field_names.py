@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
-from crosscut.settings import BackendName
 from crosscut.state.encoding import encode_block
 from crosscut.state.field_names import FieldNames, fields_by_position
 from crosscut.testing.batches import LocalJobs, Weather, run_batches

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.unit.test_connectors_staged_files import begun, staged_names, visible, writer_of
 
-from crosscut.connectors.ledger import SLOT_BYTES
-from crosscut.connectors.stage import Stage
+from crosscut.connectors.files.ledger import SLOT_BYTES
+from crosscut.connectors.files.stage import Stage
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.interfaces import JSON
 from crosscut.testing.sinks import permit, stage
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.endpoints import Nothing, Nowhere
 
-from crosscut.connectors.generate import generate
+from crosscut.connectors.simple.generate import generate
 from crosscut.errors import CrosscutError, FlowError, SettingsError
 from crosscut.flow.flow import Flow
-from crosscut.flow.keyed import KeyedStream
+from crosscut.flow.keyed_stream import KeyedStream
 from crosscut.flow.stream import Stream
 from crosscut.graph.specs import AggregateSpec, Input, OperatorNode, SumSpec
 

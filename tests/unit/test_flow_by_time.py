@@ -15,17 +15,17 @@ import pytest
 from tests.unit.test_slices import NoStore
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import LOOK_NS, Watch
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
-from crosscut.protocol.barriers.aligned import AlignedBarriers
 from crosscut.protocol.messages import SnapshotDeclined, TaskFailed, WorkerMessage
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.task.flow_control import ROWS_MAX, WITHIN_NS, Credit, Window
 from crosscut.task.inputs import InputQueue
 from crosscut.task.outputs import build_output

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.endpoints import Nothing, Nowhere
 
+from crosscut.contracts.connectors import Guarantee
 from crosscut.errors import FlowError
 from crosscut.flow.flow import Flow
+from crosscut.foundation.ids import TaskId, VertexId
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.channels import channels_of, inputs_of, outputs_of
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import Edge, JobGraph, KeyBySpec
-from crosscut.ids import TaskId, VertexId
-from crosscut.interfaces import Guarantee
 
 
 def word_count(**options: Any) -> Flow:

@@ -16,11 +16,19 @@ import cloudpickle
 import pytest
 
 from crosscut import errors
+from crosscut.contracts.connectors import (
+    JSON,
+    Sink,
+    SinkContext,
+    SinkWriter,
+    Source,
+    Split,
+    SplitReader,
+)
 from crosscut.errors import FlowError
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph, unpack_graph
 from crosscut.graph.specs import JobGraph, MapSpec
-from crosscut.interfaces import JSON, Sink, SinkContext, SinkWriter, Source, Split, SplitReader
 
 
 class Nothing(Source):
@@ -172,7 +180,7 @@ APP = """
 import helpers
 from shop.model import Point
 from crosscut.flow.flow import Flow
-from crosscut.interfaces import Sink, Source
+from crosscut.contracts.connectors import Sink, Source
 
 class Nothing(Source):
     def splits(self, parallelism): return ()
@@ -256,8 +264,8 @@ def test_a_script_that_knows_itself_under_a_second_name_can_be_sent(tmp_path: Pa
         """import multiprocessing, sys
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_graph
-from crosscut.connectors.generate import generate
-from crosscut.connectors.printing import printing
+from crosscut.connectors.simple.generate import generate
+from crosscut.connectors.simple.printing import printing
 assert sys.modules["__mp_main__"] is sys.modules["__main__"]
 flow = Flow("twice")
 flow.source(generate(lambda number: number, 1)).sink(printing())
@@ -324,8 +332,8 @@ from pathlib import Path
 from crosscut.flow.flow import Flow
 from crosscut.graph.rehearsal import Rehearsal
 from crosscut.graph.shipping import pack_graph
-from crosscut.connectors.items import items
-from crosscut.connectors.printing import printing
+from crosscut.connectors.simple.items import items
+from crosscut.connectors.simple.printing import printing
 BODY
 if __name__ == "__main__":
     flow = Flow("main")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.driver.growth import WINDOW_S, WINDOWS_MIN, GrowingState, Growths
-from crosscut.ids import TaskId, VertexId
+from crosscut.foundation.ids import TaskId, VertexId
+from crosscut.monitoring.state_growth import WINDOW_S, WINDOWS_MIN, GrowingState, Growths
 from crosscut.protocol.messages import TaskStatistics
 
 WINDOW_NS = int(WINDOW_S * 1e9)

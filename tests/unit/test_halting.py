@@ -1,12 +1,10 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.halting`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.halting`."""
 
 import pytest
 from tests.unit.barriers import N1, N2, A, B, L, M, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.halting import HaltingBarriers
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -29,6 +27,8 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TaskEvent,
 )
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.halting import HaltingBarriers
 
 
 def task(*inputs: ChannelId) -> HaltingBarriers:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import SinkContext
+from crosscut.contracts.connectors import SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction
 from crosscut.state.parts import PartChain
 from crosscut.task.captures import Captures, Stored

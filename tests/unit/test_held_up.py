@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.driver.held_up import STILL_S, StillWatermark, StillWatermarks
-from crosscut.ids import TaskId, VertexId
+from crosscut.foundation.ids import TaskId, VertexId
+from crosscut.monitoring.stalled_watermarks import STILL_S, StillWatermark, StillWatermarks
 from crosscut.protocol.messages import TaskStatistics
 
 TASK = TaskId(VertexId("windows"), 1)

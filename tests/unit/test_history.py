@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from crosscut.contracts.connectors import CommitPermit, CommittedOutput, SinkContext
 from crosscut.errors import HistoryError
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.interfaces import CommitPermit, CommittedOutput, SinkContext
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
-from crosscut.protocol.job.history import (
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed
+from crosscut.protocol.log.history import (
     AnotherDriver,
     Conflict,
     ForeignOutput,
@@ -22,8 +22,8 @@ from crosscut.protocol.job.history import (
     conflict_of_task,
     shown,
 )
-from crosscut.protocol.job.recovery import Claim
-from crosscut.protocol.job.segments import LogEnd
+from crosscut.protocol.log.recovery import Claim
+from crosscut.protocol.log.segments import LogEnd
 
 TASK = TaskId(VertexId("out"), 1)
 LINEAGE = Lineage("ours")

@@ -16,20 +16,13 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.settings import BackendName
 from crosscut.errors import StoreError
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.shipping import pack_graph
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.snapshots import Part
-from crosscut.settings import BackendName
-from crosscut.spark.microbatch.surroundings import Routed
-from crosscut.state.rocksdb.database import FileContent
-from crosscut.store.checkpoint_store import CheckpointStore, open_store
-from crosscut.testing import batches
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
-from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.worker.batch_process import run_partition
-from crosscut.worker.host_parts import (
+from crosscut.microbatch.batch_process import run_partition
+from crosscut.microbatch.host_cache import (
     UNUSED_S,
     HostParts,
     directory_of,
@@ -38,8 +31,15 @@ from crosscut.worker.host_parts import (
     outdated,
     remove_host_parts,
 )
-from crosscut.worker.parcels import Parcel, decoded_result, encoded_result
-from crosscut.worker.stage import StageOrder
+from crosscut.microbatch.ports import Routed
+from crosscut.microbatch.shuffle import Parcel, decoded_result, encoded_result
+from crosscut.microbatch.stage import StageOrder
+from crosscut.protocol.snapshots import Part
+from crosscut.state.rocksdb.database import FileContent
+from crosscut.store.checkpoint_store import CheckpointStore, open_store
+from crosscut.testing import batches
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
+from crosscut.testing.simulator.sources import ReplayedSource
 
 TASK = TaskId(VertexId("count"), 0)
 CONTENT = bytes(range(256)) * 64
@@ -288,7 +288,7 @@ class NewProcesses:
 
     def _attempt(self, order: StageOrder, parcels: list[Parcel]) -> list[Routed]:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["crosscut.worker.batch_process"])
+        context.set_forkserver_preload(["crosscut.microbatch.batch_process"])
         with ProcessPoolExecutor(1, context) as pool:
             pid, said = pool.submit(attempted, self._packed, pickle.dumps((order, parcels))).result()
         self.attempts += 1

@@ -11,9 +11,9 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.tables.iceberg import _Iceberg, _IcebergSession
+from crosscut.contracts.connectors import SinkContext
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.ids import Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import SinkContext
+from crosscut.foundation.ids import Epoch, Lineage, TaskId, VertexId
 from crosscut.testing.sinks import open_writer, permit, stage
 
 catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'crosscut[iceberg]'")

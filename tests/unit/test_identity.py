@@ -10,7 +10,7 @@ import pytest
 import crosscut as cc
 from crosscut.errors import ConnectorError
 from crosscut.graph.identity import identity_of
-from crosscut.protocol.job.identity import (
+from crosscut.protocol.log.identity import (
     AnotherJob,
     ChangedDetails,
     Claimant,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.batch import Batch
 from crosscut.errors import SpillError, WireError
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.task import channel_log
 from crosscut.task import inputs as queues
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, decoded_log, encoded_log, release_log

@@ -13,19 +13,20 @@ import pytest
 from tests.simulation.conversation import Talk, at, both
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.cuts import Invariant, no_deadlock
+from crosscut.contracts.invariants import Invariant, no_deadlock
 from crosscut.driver.cuts import StoredCut
-from crosscut.driver.invariants import InvariantChecker, InvariantStatus
+from crosscut.driver.invariants import InvariantChecker
 from crosscut.errors import FlowError, ProtocolError, StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.channels import inputs_of
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.monitoring.status import InvariantStatus
+from crosscut.protocol.checkpoint.termination import Termination
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import BrokenInvariant, CutJudged, EntryAppended
 from crosscut.protocol.job.coordinator import Phase
-from crosscut.protocol.job.end_of_input import Termination
-from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
+from crosscut.protocol.log.entries import CheckpointCompleted, JobFinished
 from crosscut.protocol.messages import FailureCause, ShutDown, SourceDrained
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.state.encoding import MAGIC, encode_block

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import crosscut.spark.java
+import crosscut.spark.cluster.java
 from crosscut.errors import SettingsError
-from crosscut.spark.java import Java, find_java, parsed_settings
+from crosscut.spark.cluster.java import Java, find_java, parsed_settings
 
 OPENJDK_17 = """Property settings:
     file.encoding = UTF-8
@@ -81,7 +81,7 @@ def test_a_java_that_cannot_run_spark_gives_way_to_the_bundled_one(tmp_path: Pat
 def test_without_any_java_the_error_says_where_it_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crosscut.spark.java, "find_spec", lambda name: None)
+    monkeypatch.setattr(crosscut.spark.cluster.java, "find_spec", lambda name: None)
     old = fake_java(tmp_path / "old", OPENJDK_8)
     with pytest.raises(SettingsError) as raised:
         find_java({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(old / "bin")})

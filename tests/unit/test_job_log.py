@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch, LogIndex
+from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import AppendEntry, CancelTimer, ReadEntry, StartTimer
 from crosscut.protocol.events import (
     EntryAppended,
@@ -18,9 +18,16 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.entries import JobEntry, JobFinished, LogEntry, SegmentClosed, SegmentOpened
-from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.job.job_log import (
+from crosscut.protocol.log.entries import (
+    JobEntry,
+    JobFinished,
+    LogEntry,
+    SegmentClosed,
+    SegmentOpened,
+)
+from crosscut.protocol.log.identity import Claimant
+from crosscut.protocol.log.segments import LogEnd
+from crosscut.protocol.log.writer import (
     DIFFERENCES_MAX,
     RETRY_APPEND_MS,
     UNCERTAIN_ATTEMPTS_MAX,
@@ -33,7 +40,6 @@ from crosscut.protocol.job.job_log import (
     Undecided,
     Verdict,
 )
-from crosscut.protocol.job.segments import LogEnd
 from crosscut.testing.stores import at, checkpoint, claim
 
 # The fifth entry of a segment, and the sixth; the writer counts its steps from the head on.

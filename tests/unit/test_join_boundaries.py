@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 from crosscut.graph.joins import LEFT, IntervalJoinSpec, LatestJoinSpec
 from crosscut.operators.course import Course
 from crosscut.operators.joins.building import JoinSpec, join_operator, join_state

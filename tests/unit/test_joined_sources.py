@@ -10,12 +10,12 @@ from tests.unit.bare_task import unread
 from tests.unit.test_source_groups import Listed, said, work
 
 import crosscut as cc
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.source_groups import aligned_splits, joined_sources, source_groups
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.messages import SlowestSource, SourceReached, SourcesReached
-from crosscut.protocol.source_groups import JoinedSplits, SourceGroups
+from crosscut.protocol.splits.alignment import JoinedSplits, SourceGroups
 from crosscut.task.items import Barrier
 
 LEFT, RIGHT, THIRD = (VertexId(name) for name in ("left", "right", "third"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.simulation.conversation import CAUSE, LINKS, Talk, at, claim, completed, registration
 
-from crosscut.driver.journal import Journal, Line
-from crosscut.ids import AttemptId, CheckpointId, Epoch, LogIndex, WorkerIndex
+from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, LogIndex, WorkerIndex
+from crosscut.monitoring.job_log_lines import Journal, Line
 from crosscut.protocol.effects import EndJob, JobEffect
 from crosscut.protocol.events import (
     CancelRequested,
@@ -24,8 +24,8 @@ from crosscut.protocol.events import (
     StopRequested,
     WorkersEnded,
 )
-from crosscut.protocol.job.entries import JobFinished, SegmentClosed, SegmentOpened
-from crosscut.protocol.job.identity import Claimant
+from crosscut.protocol.log.entries import JobFinished, SegmentClosed, SegmentOpened
+from crosscut.protocol.log.identity import Claimant
 from crosscut.protocol.messages import FailureCause, SnapshotDeclined, WorkerFailed
 from crosscut.protocol.snapshots import TaskSnapshot
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.connectors import json_decoding
+from crosscut.connectors.files import json_decoding
+from crosscut.connectors.files.json_decoding import DEPTH_MAX, json_value, json_values
 from crosscut.connectors.http.event_source import HttpEvents
 from crosscut.connectors.http.event_stream import Event
-from crosscut.connectors.json_decoding import DEPTH_MAX, json_value, json_values
 from crosscut.connectors.kafka.records import decoder as kafka_decoder
 from crosscut.connectors.nats.messages import Message
 from crosscut.connectors.nats.messages import decoder as nats_decoder

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.connectors.json_decoding import json_value, json_values
-from crosscut.connectors.json_values import all_dumped, dumped
-from crosscut.connectors.jsonl import encoded_lines
+from crosscut.connectors.files.json_decoding import json_value, json_values
+from crosscut.connectors.files.json_values import all_dumped, dumped
+from crosscut.connectors.files.jsonl import encoded_lines
 from crosscut.connectors.kafka.records import decoder as kafka_decoder
 from crosscut.connectors.kafka.records import encoder as kafka_encoder
 from crosscut.connectors.nats.messages import Message

@@ -13,7 +13,7 @@ from crosscut.connectors.kafka.eager import EagerWriter
 from crosscut.connectors.kafka.limits import TopicLimits
 from crosscut.connectors.kafka.sink import KafkaSink
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 
 
 class BusyProducer:

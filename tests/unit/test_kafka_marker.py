@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from crosscut.connectors.kafka.marker import Marker, committed_up_to
+from crosscut.contracts.connectors import SinkContext
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.testing.sinks import permit
 
 CONTEXT = SinkContext(Lineage("a"), Epoch(3), TaskId(VertexId("v"), 0), "out")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from crosscut.protocol.checkpoint.retention import Retention, ended, left_over
 from crosscut.protocol.effects import DeleteParts, StartTimer
 from crosscut.protocol.events import Timer
-from crosscut.protocol.job.entries import SegmentOpened
-from crosscut.protocol.job.retention import Retention, ended, left_over
+from crosscut.protocol.log.entries import SegmentOpened
 from crosscut.testing.stores import at, checkpoint, claim, closed
 
 HEAD = SegmentOpened(claim(1), None)

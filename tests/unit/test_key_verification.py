@@ -13,9 +13,14 @@ from tests.unit.test_savepoint_places import job_in, visits_by_task, visits_grap
 
 from crosscut.errors import AuthenticityError, ConnectorError, StoreError
 from crosscut.savepoints.tables import state_at
-from crosscut.spark.crosscut_format import CrosscutDataSource, _source_with
-from crosscut.spark.key_verification import REQUEST_BYTES_MAX, DriversKey, VerificationServer, drivers_key
-from crosscut.spark.stream_source import decoded_batch, encoded_batch
+from crosscut.spark.data.crosscut_format import CrosscutDataSource, _source_with
+from crosscut.spark.data.key_verification import (
+    REQUEST_BYTES_MAX,
+    DriversKey,
+    VerificationServer,
+    drivers_key,
+)
+from crosscut.spark.data.stream_source import decoded_batch, encoded_batch
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import VARIABLE, LogKey, without_log_key
 

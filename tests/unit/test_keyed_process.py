@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.process import Stateful, declared
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
 from crosscut.graph.specs import OperatorNode, ProcessSpec
-from crosscut.ids import CheckpointId
-from crosscut.keyed_process import Stateful, declared
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.state.encoding import contents

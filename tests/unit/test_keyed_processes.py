@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.dead_letters import DEAD_LETTERS
+from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.errors import FlowError
-from crosscut.flow.keyed_processes import FirstByEventTime, with_ranked, without_ranks
+from crosscut.flow.builtin_processes import FirstByEventTime, with_ranked, without_ranks
+from crosscut.foundation.batch import Batch
 from crosscut.graph.rate_limit import Turns
 from crosscut.graph.specs import AsyncMapSpec, ForEachSpec, OperatorNode, Vertex
 from crosscut.operators.building import build, keyed_state

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from crosscut.errors import StateError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import (
     DELETED,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from crosscut.errors import FlowError
-from crosscut.keys import (
+from crosscut.foundation.keys import (
     QUICK_KEYS_MAX,
     KeyRouter,
     encoded_key,
@@ -83,8 +83,9 @@ def test_the_hash_of_a_key_never_changes(key: Any, expected: int) -> None:
 @pytest.mark.parametrize("seed", ["0", "1", "4711"])
 def test_the_hash_is_the_same_in_a_process_with_another_hash_seed(seed: str) -> None:
     """H2."""
+    keys = [key for key, _ in GOLDEN]
     program = (
-        f"from crosscut.keys import stable_hash; print([stable_hash(k) for k in {[k for k, _ in GOLDEN]!a}])"
+        f"from crosscut.foundation.keys import stable_hash; print([stable_hash(key) for key in {keys!a}])"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program],

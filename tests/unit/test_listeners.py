@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crosscut.driver.listeners import KEPT_MAX, Listeners
 from crosscut.events import CheckpointFailed, JobEvent
-from crosscut.ids import Epoch
+from crosscut.foundation.ids import Epoch
+from crosscut.monitoring.listeners import KEPT_MAX, Listeners
 
 DEADLINE_S = 100.0
 

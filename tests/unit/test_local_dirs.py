@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from crosscut.host.temporary import TemporaryDirectory
-from crosscut.spark import local_dirs
-from crosscut.spark.local_dirs import LocalDirs, chosen_parents, is_open
+from crosscut.spark.cluster import local_dirs
+from crosscut.spark.cluster.local_dirs import LocalDirs, chosen_parents, is_open
 
 
 def test_a_directory_is_open_only_if_others_may_pass_all_directories_above_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.connectors.local_matches import local_matches
+from crosscut.connectors.files.local_matches import local_matches
 from crosscut.errors import ConnectorError
 from crosscut.testing.sources import read_source
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from crosscut.cli import program
+from crosscut.cli.commands import program
 from crosscut.errors import SettingsError, StoreError
-from crosscut.ids import LogIndex
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.job_log import Appended
+from crosscut.foundation.ids import LogIndex
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.log.writer import Appended
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.log_key import VARIABLE, LogKey, log_key
 from crosscut.testing.stores import at, checkpoint, closed, opened

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import CommittedOutput, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.graph.specs import JobGraph
-from crosscut.interfaces import CommittedOutput, SinkContext, SinkWriter
-from crosscut.spark import terms
+from crosscut.spark.cluster import job_spec as terms
 from crosscut.testing.sinks import open_writer, permit, stage
 
 DEADLINE_S = 100.0

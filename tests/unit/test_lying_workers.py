@@ -25,12 +25,12 @@ from tests.simulation.conversation import (
     talk_in,
 )
 
-from crosscut.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage
 from crosscut.protocol.events import LinkClosed, LinkOpened, MessageReceived
-from crosscut.protocol.job import hearing
+from crosscut.protocol.job import fencing as hearing
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.workers import Roster
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,

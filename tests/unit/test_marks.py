@@ -12,25 +12,25 @@ from tests.unit.bare_task import X, Y, Z, unread
 from tests.unit.barriers import HERE, N1, A, B, L
 from tests.unit.watched import E1, MS, Watched
 
-from crosscut.batch import Batch, Mark
-from crosscut.connectors.generate import generate
-from crosscut.driver.latency import LatencyMeter, LatencyMetrics, merged, quantile_ms
+from crosscut.connectors.simple.generate import generate
+from crosscut.contracts.connectors import EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.contracts.metrics import Histogram
+from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.ids import ChannelId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import ChannelId, Epoch, TaskId, VertexId
-from crosscut.interfaces import EndOfSplit, Source, Split, SplitReader, Wait
-from crosscut.keys import KeyRouter
+from crosscut.monitoring.latency import LatencyMeter, LatencyMetrics, merged, quantile_ms
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
-from crosscut.protocol.measures import Reading
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
+from crosscut.protocol.telemetry import Reading
 from crosscut.task.channel_log import SpilledBlocks
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.outputs import build_output
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.task import Task
-from crosscut.user_metrics import Histogram
 from crosscut.web.prometheus import exposed
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.worker.latencies import BOUNDS

@@ -18,17 +18,17 @@ from click.testing import CliRunner
 from pyspark.sql.types import LongType, StructField, StructType
 
 import crosscut as cc
-from crosscut.cli import program
-from crosscut.connectors import committed_files as module
-from crosscut.connectors import merged_content, parquet_limits
-from crosscut.connectors.committed_files import committed_files
-from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.merging import OutputFile, bins, groups, merges_done
-from crosscut.connectors.stage import file_below
+from crosscut.cli.commands import program
+from crosscut.connectors.files import committed_files as module
+from crosscut.connectors.files import merged_content, parquet_limits
+from crosscut.connectors.files.committed_files import committed_files
+from crosscut.connectors.files.committed_output import committed_output
+from crosscut.connectors.files.merging import OutputFile, bins, groups, merges_done
+from crosscut.connectors.files.stage import file_below
+from crosscut.contracts.connectors import JSON, Sink
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.interfaces import JSON, Sink
-from crosscut.spark.output_files import OutputOf, rows_of
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
+from crosscut.spark.data.output_files import OutputOf, rows_of
 from crosscut.testing.sinks import open_writer, permit, stage
 
 ALL = CheckpointId(10**9)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net import channels as channels_module
 from crosscut.net.connections import Credentials
 from crosscut.net.listener import Listener

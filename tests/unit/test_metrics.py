@@ -11,13 +11,14 @@ from tests.unit.watched import E1, MS, WALL_MS, Watched, acknowledge, graph, hea
 
 import crosscut as cc
 from crosscut import events
-from crosscut.driver.meter import Meter, TaskRates, TaskTotals
-from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
-from crosscut.driver.plain import plain
-from crosscut.driver.status import Observations, build_status
-from crosscut.driver.traces import CheckpointTraces
-from crosscut.driver.watching import LETTERS_MAX, Seen
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.timestamps import END_OF_TIME
+from crosscut.monitoring.meter import Meter, TaskRates, TaskTotals
+from crosscut.monitoring.metrics import JobMetrics, build_metrics, shown_settings
+from crosscut.monitoring.observer import LETTERS_MAX, Seen
+from crosscut.monitoring.plain import plain
+from crosscut.monitoring.status import Observations, build_status
+from crosscut.monitoring.traces import CheckpointTraces
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.events import (
     CancelRequested,
@@ -26,8 +27,7 @@ from crosscut.protocol.events import (
     RestartRequested,
     StopRequested,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.measures import Letter, Reading, SnapshotTimes
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
     RecordsFlowing,
     SnapshotDeclined,
@@ -38,7 +38,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
 )
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.timestamps import END_OF_TIME
+from crosscut.protocol.telemetry import Letter, Reading, SnapshotTimes
 
 SECOND = 1_000_000_000
 E2 = Epoch(2)

@@ -18,17 +18,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 import crosscut as cc
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints, parsed
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.microbatch import stage
+from crosscut.microbatch.host_cache import remove_host_parts
+from crosscut.microbatch.ports import Routed
+from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.effects import EndJob
-from crosscut.spark.microbatch.surroundings import Routed
-from crosscut.spark.planned_source import PlannedSource
+from crosscut.spark.data.planned_source import PlannedSource
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.worker import stage
-from crosscut.worker.host_parts import remove_host_parts
-from crosscut.worker.stage import StageOrder
 
 CALM = Weather()
 RECORDS = 120

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.driver.driver import CoordinatorDriver
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.microbatch.bounded_splits import BoundedSplits
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.messages import AssignSplits
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.microbatch.reading import PATIENCE_MS, SplitRead, empty_splits, is_enough
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
-from crosscut.worker.bounded_splits import BoundedSplits
 
 STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
 CALM = Weather()

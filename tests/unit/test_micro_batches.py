@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.staged_files import StagedFiles
-from crosscut.driver.query_progress import BatchTimes, QueryIds, progress_of
+from crosscut.connectors.files.staged_files import StagedFiles
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.contracts.settings import BackendName
 from crosscut.errors import FlowError, SettingsError
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
-from crosscut.protocol.job import retention
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.microbatch.driver_workers import BatchWorkers
+from crosscut.microbatch.newest import NewestBatch
+from crosscut.microbatch.output import Output, OutputError
+from crosscut.monitoring.query_progress import BatchTimes, QueryIds, progress_of
+from crosscut.protocol.checkpoint import retention
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.microbatch import batches
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.snapshots import Snapshot
-from crosscut.settings import BackendName
-from crosscut.spark.microbatch.newest import NewestBatch
-from crosscut.spark.microbatch.output import Output, OutputError
-from crosscut.spark.microbatch.workers import BatchWorkers
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records

@@ -7,19 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.protocol.job.obeying import (
-    BeginTasks,
-    EndTasks,
-    EndWorker,
-    LearnPeers,
-    Obedience,
-    TasksEnded,
-    TaskWord,
-    TellTasks,
-    WorkerEffect,
-    WorkerEvent,
-)
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     AlignSources,
@@ -37,6 +25,18 @@ from crosscut.protocol.messages import (
     StandBy,
     StartTasks,
     TriggerCheckpoint,
+)
+from crosscut.protocol.worker.lifecycle import (
+    BeginTasks,
+    EndTasks,
+    EndWorker,
+    LearnPeers,
+    Obedience,
+    TasksEnded,
+    TaskWord,
+    TellTasks,
+    WorkerEffect,
+    WorkerEvent,
 )
 
 E1, E2, E3 = Epoch(1), Epoch(2), Epoch(3)

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.batch import Batch
 from crosscut.errors import FlowError, InternalError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.keys import stable_hash
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
@@ -27,8 +29,6 @@ from crosscut.graph.specs import (
     SumSpec,
     UnionSpec,
 )
-from crosscut.ids import CheckpointId
-from crosscut.keys import stable_hash
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.final import ordinal_of
 from crosscut.operators.keyed import NOTHING_YET, Aggregate

@@ -11,18 +11,18 @@ import pytest
 from tests.unit.endless import Goes
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.graph.identity import identity_of
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.segments import claims_in
+from crosscut.microbatch import driver_workers as workers
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.microbatch.reading import records_of_batch
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.microbatch import workers
-from crosscut.spark.terms import assignments
+from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch

@@ -9,14 +9,14 @@ from threading import Timer
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import CommitPermit, SinkContext
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.interfaces import CommitPermit, SinkContext
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
-from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
+from crosscut.protocol.log.identity import FlowIdentity, OperatorIdentity
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.spark.crosscut_format import CrosscutDataSource, OutputStreamReader
-from crosscut.spark.output_files import OutputOf, schema_of
+from crosscut.spark.data.crosscut_format import CrosscutDataSource, OutputStreamReader
+from crosscut.spark.data.output_files import OutputOf, schema_of
 from crosscut.store.checkpoint_store import open_store
 
 TASK = TaskId(VertexId("shown"), 0)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter, key_group, owner_of_group
 from crosscut.graph.specs import Partitioning
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.keys import KeyRouter, key_group, owner_of_group
 from crosscut.task.outputs import Output, build_output, pieces
 
 SOURCE = TaskId(VertexId("source"), 0)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.connectors.packed_file import BLOCK_BYTES, PackedFile, XzFile
-from crosscut.connectors.zstd import ZstdFile
+from crosscut.connectors.files.packed_file import BLOCK_BYTES, PackedFile, XzFile
+from crosscut.connectors.files.zstd import ZstdFile
 from crosscut.errors import ConnectorError
 from crosscut.testing.sources import read_source
 

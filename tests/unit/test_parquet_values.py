@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.connectors import parquet_limits
-from crosscut.connectors.parquet_limits import BATCH_BYTES_MAX, rows_at_once, start_of
-from crosscut.connectors.parquet_pages import pages_of
+from crosscut.connectors.files import parquet_limits
+from crosscut.connectors.files.parquet_limits import BATCH_BYTES_MAX, rows_at_once, start_of
+from crosscut.connectors.files.parquet_pages import pages_of
 from crosscut.errors import ConnectorError
 from crosscut.testing.sources import next_batch, read_source
 

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 
 from crosscut.errors import WireError
-from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
+from crosscut.microbatch.shuffle import (
+    Failure,
+    Parcel,
+    PartitionResult,
+    decoded_result,
+    encoded_result,
+)
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.worker.parcels import Failure, Parcel, PartitionResult, decoded_result, encoded_result
 
 TASK = TaskId(VertexId("counts"), 1)
 

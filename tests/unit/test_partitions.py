@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DateType, LongType, StringType, StructField, StructType
 
 import crosscut as cc
-from crosscut.connectors.committed_files import committed_files
-from crosscut.connectors.committed_output import committed_output
-from crosscut.connectors.partitions import is_partition, partition_name, values_of
+from crosscut.connectors.files.committed_files import committed_files
+from crosscut.connectors.files.committed_output import committed_output
+from crosscut.connectors.files.partitions import is_partition, partition_name, values_of
+from crosscut.contracts.connectors import Sink
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import Sink
-from crosscut.spark.output_files import OutputOf, rows_of, schema_of
+from crosscut.foundation.ids import CheckpointId
+from crosscut.spark.data.output_files import OutputOf, rows_of, schema_of
 from crosscut.testing.sinks import open_writer, permit, stage
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from tests.unit.watched import WALL_MS, Watched, heartbeat
 
 import crosscut as cc
-from crosscut.driver.html import html_of
-from crosscut.driver.watching import SeenError
+from crosscut.foundation.ids import Epoch
 from crosscut.graph.drawing import svg_of
-from crosscut.ids import Epoch
+from crosscut.monitoring.html import html_of
+from crosscut.monitoring.observer import SeenError
 from crosscut.protocol.messages import FailureCause
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.net import channels
 from crosscut.wire.batches import encode_batch
 from crosscut.wire.frames import Frame, FrameType

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
 from crosscut.errors import StoreError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import Unwatched
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import KeyRouter
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.barriers.switching import AlignedThenUnaligned
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskFailed, WorkerMessage
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
 from crosscut.task.flow_control import LOCAL_ITEMS_MAX, Credit

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from crosscut.batch import Batch
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import WorkerIndex
 from crosscut.graph.specs import SideOutput
 from crosscut.host.copies import ForkedCopies
-from crosscut.ids import WorkerIndex
 from crosscut.net.causes import failure_cause
 from crosscut.operators.dead_letters import Attempts, mapping
 from crosscut.operators.operator import Operator

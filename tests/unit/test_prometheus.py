@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.simulation.conversation import CAUSE, K0, K1, S0, S1, at
 from tests.unit.watched import E1, Watched, acknowledge, heartbeat
 
-from crosscut.driver.metrics import JobMetrics
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
+from crosscut.monitoring.metrics import JobMetrics
 from crosscut.protocol.events import EntryAppended
-from crosscut.protocol.measures import Reading, SnapshotTimes
 from crosscut.protocol.messages import (
     RecordsFlowing,
     TaskFailed,
@@ -24,6 +23,7 @@ from crosscut.protocol.messages import (
     TransactionsCommitted,
     WorkerHeartbeat,
 )
+from crosscut.protocol.telemetry import Reading, SnapshotTimes
 from crosscut.web.prometheus import exposed
 
 ROOT = Path(__file__).parents[2]

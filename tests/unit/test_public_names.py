@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import crosscut as cc
+from crosscut.foundation import aliases
 
 
 def test_every_public_name_can_be_asked_for() -> None:
@@ -27,6 +28,7 @@ def test_a_type_checker_is_told_the_same_homes() -> None:
         for alias in node.names
     }
     found = {name: f"crosscut.{home}" for name, home in cc._HOME.items()}
+    found.update((name, "crosscut.connectors") for name in aliases.PUBLIC)
     found.update((name, "crosscut") for name in cc.__all__ if name not in found)
     assert told == found
 
@@ -38,7 +40,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_a_worker_loads_no_connector_and_nothing_of_the_driver() -> None:
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, crosscut.spark.workers; print(*sys.modules)"],
+        [sys.executable, "-c", "import sys, crosscut.spark.cluster.workers; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import crosscut as cc
-from crosscut.interfaces import EndOfSplit, Wait
+from crosscut.contracts.connectors import EndOfSplit, Wait
 
 ITEMS = StructType([StructField("id", LongType()), StructField("name", StringType())])
 

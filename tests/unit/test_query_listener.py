@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from crosscut.events import Ended, EngineSwitched, JobEvent, Started
-from crosscut.ids import CheckpointId, Epoch
-from crosscut.spark.query_listener import telling
+from crosscut.foundation.ids import CheckpointId, Epoch
+from crosscut.spark.cluster.query_listener import telling
 
 QUERY = "00000000-0000-0000-0000-000000000001"
 RUNS = [f"00000000-0000-0000-0000-00000000000{n}" for n in (2, 3)]

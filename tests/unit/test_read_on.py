@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from crosscut.spark.reading_on import read_on
+from crosscut.spark.cluster.reading_on import read_on
 
 DEADLINE_S = 100.0
 

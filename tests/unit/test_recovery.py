@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.protocol.job.entries import (
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.job.restarts import MISTAKES, GiveUp, RestartAfter, RestartPolicy, restart
+from crosscut.protocol.log.entries import (
     CHECKPOINT_IDS_LEAD_MAX,
     CheckpointCompleted,
     EpochClaimed,
@@ -14,8 +15,8 @@ from crosscut.protocol.job.entries import (
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.identity import Claimant, FlowIdentity, OperatorIdentity
-from crosscut.protocol.job.recovery import (
+from crosscut.protocol.log.identity import Claimant, FlowIdentity, OperatorIdentity
+from crosscut.protocol.log.recovery import (
     AlreadyFinished,
     Claim,
     FromMemory,
@@ -29,8 +30,7 @@ from crosscut.protocol.job.recovery import (
     taken_over,
     takeover,
 )
-from crosscut.protocol.job.restarts import MISTAKES, GiveUp, RestartAfter, RestartPolicy, restart
-from crosscut.protocol.job.segments import LogEnd
+from crosscut.protocol.log.segments import LogEnd
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.test_web import TOKEN, Done
 
-from crosscut.cli import program
+from crosscut.cli.commands import program
 from crosscut.errors import StoreError
-from crosscut.shown import escaped
+from crosscut.foundation.text import escaped
 from crosscut.web.endpoint import NAME, Endpoint, read_endpoint, remove_endpoint, write_endpoint
 from crosscut.web.page import VARIABLE, Page
 from crosscut.web.record import write_record

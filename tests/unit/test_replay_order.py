@@ -10,19 +10,19 @@ from tests.unit.bare_task import X, offer, sent, task_of
 from tests.unit.barriers import A, B, L
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.connected_process import FROM_NOTHING
+from crosscut.contracts.connected_process import FROM_NOTHING
 from crosscut.errors import ProtocolError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, VertexId, WorkerIndex
+from crosscut.foundation.keys import OwnedKeys, groups_of_task
 from crosscut.graph.channels import depths_of
 from crosscut.graph.specs import AsyncMapSpec, OperatorNode
-from crosscut.ids import ChannelId, CheckpointId, VertexId, WorkerIndex
-from crosscut.keys import OwnedKeys, groups_of_task
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.stateless import Map
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.replay_order import ReplayOrder
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.task.departures import Departures
 from crosscut.task.inputs import InputQueue

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.batch import Batch
 from crosscut.errors import StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.graph.specs import Edge, JobGraph, Partitioning
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.keys import key_group, owner_of_group
 from crosscut.task.items import LoggedBatch
 from crosscut.task.rerouting import rerouted
 from crosscut.wire.batches import decode_batch, encode_batch

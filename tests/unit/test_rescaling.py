@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosscut.errors import StateError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.keys import groups_of_task
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.rescaling import (
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import groups_of_task
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.splits.rescaling import (
     ALL_SAID,
     Inheritance,
     by_worker,
@@ -29,7 +30,6 @@ from crosscut.protocol.job.rescaling import (
     wholly_taken,
     writers,
 )
-from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot, TaskSnapshot
 
 SOURCE, COUNTS, OUT = map(VertexId, ("source", "counts", "out"))
 EDGES = ((SOURCE, COUNTS, True), (COUNTS, OUT, False))

@@ -1,8 +1,7 @@
 """What may be deleted, and what a snapshot may refer to."""
 
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.retention import (
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.checkpoint.retention import (
     dangling,
     orphans,
     parts_of,
@@ -11,6 +10,7 @@ from crosscut.protocol.job.retention import (
     retained,
     unreferenced,
 )
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 
 TASK = TaskId(VertexId("count"), 0)

@@ -16,15 +16,16 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.windows import Session, Tumbling
 from crosscut.errors import SettingsError, StateError, StoreError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
+from crosscut.foundation.keys import decoded_key, encoded_key
 from crosscut.graph.specs import CountSpec, OperatorNode, OperatorSpec, ProcessSpec
 from crosscut.graph.windows import CountFold, WindowSpec
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.keys import decoded_key, encoded_key
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.snapshots import Part
-from crosscut.spark.terms import task_terms
+from crosscut.spark.cluster.job_spec import task_terms
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.reading import stored_blocks, stored_contents
@@ -35,7 +36,6 @@ from crosscut.state.rocksdb.database import Database, Options, chunks_of, copied
 from crosscut.state.rocksdb.gate import Gate
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
-from crosscut.windows import Session, Tumbling
 from crosscut.worker import backends
 from crosscut.worker.backends import OnDisk
 from crosscut.worker.state_at_hand import StateAtHand

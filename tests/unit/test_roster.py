@@ -1,10 +1,10 @@
 """Who has which place, and who waits for it."""
 
-from crosscut.ids import AttemptId, Epoch, Lineage, WorkerIndex
+from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import SendMessage
-from crosscut.protocol.job.rescaling import Inheritance
-from crosscut.protocol.job.roster import Roster
+from crosscut.protocol.job.workers import Roster
 from crosscut.protocol.messages import DeployTasks, RegisterWorker
+from crosscut.protocol.splits.rescaling import Inheritance
 
 
 def worker(index: int, attempt: int) -> RegisterWorker:

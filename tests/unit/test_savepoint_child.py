@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from tests.unit.attacks import Attack, Dying
 from tests.unit.test_savepoint_places import KEY, N, job_in, visits_by_task, visits_graph
 
-from crosscut.cli import program
+from crosscut.cli.commands import program
 from crosscut.driver.cuts import newest_values
 from crosscut.errors import StateError, StoreError
+from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
 from crosscut.graph.shipping import pack_graph
-from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
 from crosscut.savepoints.child import child_environment, files_by_child
 from crosscut.savepoints.manifest import check, opened
 from crosscut.savepoints.tables import read_state

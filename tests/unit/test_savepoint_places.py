@@ -15,9 +15,8 @@ from click.testing import CliRunner
 from fsspec.implementations.memory import MemoryFileSystem
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.cli import program
-from crosscut.connected_process import Begins
+from crosscut.cli.commands import program
+from crosscut.contracts.connected_process import Begins
 from crosscut.driver.cuts import newest_values
 from crosscut.errors import (
     AuthenticityError,
@@ -27,12 +26,13 @@ from crosscut.errors import (
     StateError,
     StoreError,
 )
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, SegmentOpened
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.savepoints.folder import UNFINISHED, check_free, new_folder
 from crosscut.savepoints.manifest import MANIFEST, opened

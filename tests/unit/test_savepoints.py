@@ -16,20 +16,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.cli import program
-from crosscut.connected_process import Begins
+from crosscut.cli.commands import program
+from crosscut.contracts.connected_process import Begins
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.errors import HistoryError, StateError, StoreError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import (
+    ChannelId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    LogIndex,
+    TaskId,
+    VertexId,
+)
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, OperatorNode
-from crosscut.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput
-from crosscut.keys import key_group, owner_of_group
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
+from crosscut.protocol.checkpoint.savepoints import Savepoints
 from crosscut.protocol.effects import AnswerRequest
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.log.entries import (
     Ancestor,
     CheckpointCompleted,
     EpochClaimed,
@@ -37,8 +46,8 @@ from crosscut.protocol.job.entries import (
     OpenOutput,
     SegmentOpened,
 )
-from crosscut.protocol.job.identity import FlowIdentity
-from crosscut.protocol.job.restoring import (
+from crosscut.protocol.log.identity import FlowIdentity
+from crosscut.protocol.log.restoring import (
     Begin,
     Content,
     GoOn,
@@ -47,8 +56,7 @@ from crosscut.protocol.job.restoring import (
     conflict_with_output,
     fitting,
 )
-from crosscut.protocol.job.savepoints import Savepoints
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import KnownSplits, Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.savepoints.folder import folder_of
@@ -59,7 +67,7 @@ from crosscut.savepoints.starting import begin_with, has_begun
 from crosscut.savepoints.tables import as_savepoint, origin_of
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.terms import status_if_finished
+from crosscut.spark.cluster.job_spec import status_if_finished
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import KeyedState
 from crosscut.store.checkpoint_store import CheckpointStore, open_store

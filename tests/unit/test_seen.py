@@ -14,12 +14,12 @@ from rich.console import Console
 from tests.simulation.conversation import K0, K1
 from tests.unit.watched import E1, WALL_MS, Watched, heartbeat
 
-from crosscut.cli import program
-from crosscut.driver.status import WorkerStatus
-from crosscut.protocol.measures import Reading
+from crosscut.cli.commands import program
+from crosscut.cli.numbers import overview, vertex_line
+from crosscut.cli.view import LineView
+from crosscut.monitoring.status import WorkerStatus
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
-from crosscut.terminal.numbers import overview, vertex_line
-from crosscut.terminal.view import LineView
+from crosscut.protocol.telemetry import Reading
 from crosscut.web.record import NAME, write_record
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from crosscut.errors import SettingsError
-from crosscut.spark.holding import lack
-from crosscut.spark.session import configured_slots, spark_context
+from crosscut.spark.cluster.session import configured_slots, spark_context
+from crosscut.spark.cluster.slots import lack
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.settings import Restart, Settings
 from crosscut.errors import SettingsError
-from crosscut.settings import Restart, Settings
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"parallelism": 0}, "parallelism=0: expected a whole number from 1 to 10000"),

@@ -9,9 +9,9 @@ import pytest
 from tests.endpoints import Nothing, Nowhere
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.dead_letters import OnError
+from crosscut.contracts.dead_letters import OnError
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
 from crosscut.graph.channels import read_aside
 from crosscut.graph.explain import explained
 from crosscut.graph.identity import identity_of
@@ -19,7 +19,7 @@ from crosscut.graph.specs import Edge, JobGraph, OperatorNode, ProcessSpec, Side
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
-from crosscut.protocol.job.identity import AnotherJob, compared
+from crosscut.protocol.log.identity import AnotherJob, compared
 from crosscut.task.chain import Chain
 
 

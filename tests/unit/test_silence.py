@@ -1,7 +1,7 @@
 """Sources that give nothing and do not say why: told once, by the driver's own clock."""
 
-from crosscut.driver.silence import SILENT_S, Silences, SilentSource
-from crosscut.ids import TaskId, VertexId
+from crosscut.foundation.ids import TaskId, VertexId
+from crosscut.monitoring.silent_sources import SILENT_S, Silences, SilentSource
 from crosscut.protocol.messages import TaskStatistics
 
 TASK = TaskId(VertexId("numbers"), 1)

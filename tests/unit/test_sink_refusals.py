@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError, RefusedRecordError
-from crosscut.interfaces import JSON, CommitPermit, SinkWriter
 
 
 class Picky(SinkWriter):

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.bare_task import task_of
 from tests.unit.test_background import TASK, pool_of, run
 
+from crosscut.contracts.connectors import JSON, CommitPermit, HeldData, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, HeldData, SinkWriter
+from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import TaskFailed, WorkerMessage
 from crosscut.task.requests import PrepareTransaction

@@ -12,15 +12,15 @@ from tests.unit import bare_task
 from tests.unit.bare_task import X, output
 from tests.unit.barriers import N1, N2, A, B
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import LOOK_NS, Watch
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import WorkerMessage
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part
 from crosscut.task.items import Barrier
 from crosscut.task.requests import NotePause, StoreFrozen

@@ -10,13 +10,13 @@ import pytest
 import crosscut.state.slot_parts as slot_parts_module
 import crosscut.state.slots as slots_module
 from crosscut.errors import StateError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
+from crosscut.microbatch.state_cache import newer_parts
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Extent, SlotRows, contents, decode_part
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.parts import PARTS_MAX, PartChain
 from crosscut.state.slot_parts import SLICES, Choice, SlotPart, SlotParts, choose, with_all_keys
-from crosscut.worker.kept_states import newer_parts
 
 NONE = CheckpointId(0)
 KEYS = 800

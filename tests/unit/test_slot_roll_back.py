@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.keyed import KeyedState
 
 N1, N2, N3 = CheckpointId(1), CheckpointId(2), CheckpointId(3)

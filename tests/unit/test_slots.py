@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from crosscut.batch import Batch
 from crosscut.errors import InternalError, StateError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
 from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode
-from crosscut.ids import CheckpointId
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.state.encoding import (

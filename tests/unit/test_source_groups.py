@@ -11,17 +11,17 @@ from tests.unit import bare_task
 from tests.unit.bare_task import unread
 
 import crosscut as cc
-from crosscut.batch import Batch
 from crosscut.errors import FlowError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.source_groups import aligned_splits, source_groups
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.messages import AlignSources, SlowestSource, SourceReached, SourcesReached
 from crosscut.protocol.snapshots import Snapshot
-from crosscut.protocol.source_groups import AlignedSplits, SourceGroups
+from crosscut.protocol.splits.alignment import AlignedSplits, SourceGroups
 from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.splits import SplitQueue

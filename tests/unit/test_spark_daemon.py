@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from crosscut.spark.session import DAEMON_MODULE
+from crosscut.spark.cluster.session import DAEMON_MODULE
 
 LOADED = f"""
 import sys, threading

@@ -13,8 +13,8 @@ from tests.unit.watched import Watched
 
 import crosscut as cc
 from crosscut.errors import SettingsError
-from crosscut.spark.seeing import Seeing
-from crosscut.spark.ui import InSparkUi
+from crosscut.spark.cluster.job_views import Seeing
+from crosscut.spark.cluster.ui import InSparkUi
 
 
 class AddressMap(dict[str, str]):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, UserCodeError
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.net.causes import failure_cause
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.task import splits as splits_module

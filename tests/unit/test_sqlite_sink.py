@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import crosscut as cc
+from crosscut.contracts.connectors import SinkWriter
 from crosscut.errors import ConnectorError, RefusedRecordError
-from crosscut.interfaces import SinkWriter
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 
 

@@ -24,11 +24,12 @@ from pyspark.sql.types import (
 from tests.simulation.conversation import LINKS, S0, S1, TASKS, Talk, at, registration, snapshot
 
 import crosscut as cc
+from crosscut.contracts.connectors import EndOfSplit, Split
 from crosscut.errors import ConnectorError, StoreError
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.interfaces import EndOfSplit, Split
+from crosscut.protocol.checkpoint.retention import dangling, orphans, parts_of, referenced
 from crosscut.protocol.effects import DeleteParts, JobEffect
 from crosscut.protocol.events import (
     EntryAppended,
@@ -38,23 +39,22 @@ from crosscut.protocol.events import (
     PartsListed,
     SplitsDiscovered,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed
-from crosscut.protocol.job.retention import dangling, orphans, parts_of, referenced
-from crosscut.protocol.job.staged import staged_files
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.messages import SnapshotAcknowledged, SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.protocol.splits.staged import staged_files
 from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import opened, write_manifest
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.arrow_records import RecordsOf
-from crosscut.spark.dataframes import check_schema
+from crosscut.spark.data.arrow_records import RecordsOf
+from crosscut.spark.data.dataframes import check_schema
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.splits import SplitQueue, split_as_json, splits_from_json
 
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
-from crosscut.connectors.staged_rows import StagedRows, empty_split, split_of, staged  # noqa: E402
+from crosscut.connectors.files.staged_rows import StagedRows, empty_split, split_of, staged  # noqa: E402
 
 SOURCE = TaskId(VertexId("in"), 0)
 A, B = "parts/0/in-0-1-aa", "parts/0/in-1-1-bb"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crosscut.connectors.staged_names import (
+from crosscut.connectors.files.staged_names import (
     Handle,
     HandleFile,
     Published,
@@ -23,9 +23,9 @@ from crosscut.connectors.staged_names import (
     next_step,
     task_of,
 )
+from crosscut.contracts.connectors import JSON, SinkContext
 from crosscut.errors import ConnectorError, FlowError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 
 STAGED = "2-0123456789abcdef.txt.staged"
 BEFORE = "1-fedcba9876543210.txt.staged"

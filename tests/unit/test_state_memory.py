@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from crosscut.ids import CheckpointId, TaskId, VertexId
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.state.keyed import KeyedState
 from crosscut.state.memory import (
     CHILDREN_SAMPLED,

@@ -14,7 +14,7 @@ from tests.unit.test_keyed_process import Site
 
 import crosscut as cc
 from crosscut.errors import FlowError, UserCodeError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import PartReader
 
 OUTPUT = StructType([StructField("id", StringType()), StructField("count", IntegerType())])

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.simulation.conversation import K0, K1, S0, S1, Talk, at, claim, registration
 
-from crosscut.driver.growth import WINDOW_S, WINDOWS_MIN
-from crosscut.driver.status import (
+from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
+from crosscut.monitoring.state_growth import WINDOW_S, WINDOWS_MIN
+from crosscut.monitoring.status import (
     RATE_WINDOW_S,
     CheckpointStatus,
     JobStatus,
@@ -20,7 +21,6 @@ from crosscut.driver.status import (
     build_status,
     checkpoint_status,
 )
-from crosscut.ids import AttemptId, CheckpointId, Epoch, LogIndex, TaskId, WorkerIndex
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import (
     CancelRequested,
@@ -30,7 +30,7 @@ from crosscut.protocol.events import (
     MessageReceived,
     StopRequested,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted, SegmentOpened
+from crosscut.protocol.log.entries import CheckpointCompleted, SegmentOpened
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskStatistics, WorkerHeartbeat
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from crosscut.errors import StateError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
-from crosscut.protocol.job.job_log import Appended, Taken, Unknown
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
+from crosscut.protocol.log.writer import Appended, Taken, Unknown
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store import CheckpointStore
 from crosscut.testing.stores import Fault, MemoryFiles, at, checkpoint, claim, numbered, opened, refused

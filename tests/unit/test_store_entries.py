@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.codec import from_json, to_json
+from crosscut.contracts.codec import from_json, to_json
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StoreError
-from crosscut.ids import Epoch
-from crosscut.interfaces import JSON
-from crosscut.protocol.job.entries import LogEntry
+from crosscut.foundation.ids import Epoch
+from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store import entries
 from crosscut.store.entries import Sealed, content_of, decode_file, encode_file, entry_of

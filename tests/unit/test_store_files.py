@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from crosscut.errors import SettingsError, StoreError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.job_log import Appended, Unknown
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.log.writer import Appended, Unknown
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.files import Files, LocalFiles, Put, UncertainError
 from crosscut.testing.stores import at, checkpoint, claim, opened

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from crosscut.errors import SettingsError, StoreError
-from crosscut.protocol.job.job_log import Appended, Taken, Unknown
+from crosscut.protocol.log.writer import Appended, Taken, Unknown
 from crosscut.store import open_store
 from crosscut.store.objects import PROOF_WRITERS
 from crosscut.testing.stores import at, opened

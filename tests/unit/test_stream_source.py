@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from crosscut.connectors.staged_rows import staged
+from crosscut.connectors.files.staged_rows import staged
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.spark.stream_source import StreamSource
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.spark.data.stream_source import StreamSource
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.files import TEMPORARY, LocalFiles
 

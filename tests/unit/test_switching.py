@@ -1,12 +1,10 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.switching`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.switching`."""
 
 import pytest
 from tests.unit.barriers import N1, N2, A, B, L, M, after
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.switching import AlignedThenUnaligned
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -30,6 +28,8 @@ from crosscut.protocol.events import (
     SnapshotStored,
     TaskEvent,
 )
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
 
 
 def join(*inputs: ChannelId) -> AlignedThenUnaligned:

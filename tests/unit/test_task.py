@@ -11,20 +11,14 @@ from tests.unit.bare_task import EPOCH, X, Y, Z, asked, offer, output, said, sen
 from tests.unit.barriers import HERE, N1, N2, N3, A, B
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import CommitPermit, SinkContext, SinkWriter, Split
 from crosscut.errors import UserCodeError
-from crosscut.ids import ChannelId, CheckpointId, Lineage, TaskId, VertexId
-from crosscut.interfaces import CommitPermit, SinkContext, SinkWriter, Split
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Lineage, TaskId, VertexId
 from crosscut.operators.keyed import Count
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import KeyBy, Map
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.halting import HaltingBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.barriers.switching import AlignedThenUnaligned
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
-from crosscut.protocol.commit import RETRY_DELAY_MS, Committer
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.messages import (
     FailureCause,
@@ -35,6 +29,12 @@ from crosscut.protocol.messages import (
     TaskStatistics,
     TransactionsCommitted,
 )
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.commit import RETRY_DELAY_MS, Committer
+from crosscut.protocol.snapshot.halting import HaltingBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN, KeyedState

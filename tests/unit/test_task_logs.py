@@ -12,19 +12,19 @@ from tests.unit import bare_task
 from tests.unit.bare_task import EPOCH, X, Y, asked, offer, output, said, sent
 from tests.unit.barriers import HERE, N1, N2, A, B, L
 
-from crosscut.batch import Batch
-from crosscut.connectors.generate import generate
+from crosscut.connectors.simple.generate import generate
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, VertexId
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.halting import HaltingBarriers
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.barriers.switching import AlignedThenUnaligned
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined
 from crosscut.protocol.replay_order import ReplayOrder
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.halting import HaltingBarriers
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.task import channel_log
 from crosscut.task import inputs as queues

@@ -12,12 +12,12 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from crosscut.connectors.printing import printing
+from crosscut.cli.links import page_for_terminal
+from crosscut.cli.view import LineView, make_console
+from crosscut.connectors.simple.printing import printing
 from crosscut.errors import StoreError
-from crosscut.logs import TextLogFormatter
+from crosscut.foundation.logs import TextLogFormatter
 from crosscut.net.causes import failure_cause
-from crosscut.terminal.links import page_for_terminal
-from crosscut.terminal.view import LineView, make_console
 from crosscut.testing.sinks import open_writer, permit, stage
 from crosscut.web.record import NAME, read_record, write_record
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.job.end_of_input import (
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.protocol.checkpoint.termination import (
     Component,
     Termination,
     heads_to_close,
@@ -15,8 +15,8 @@ from crosscut.protocol.job.end_of_input import (
     stillness,
     termination,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.triggering import FIRST_LOOK_MS, Looks
+from crosscut.protocol.checkpoint.triggering import FIRST_LOOK_MS, Looks
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 DRAINED = Snapshot(drained=True, ended=True, at_rest=True)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import ProcessSpec
 from crosscut.operators.building import build, keyed_state
-from crosscut.timestamps import END_OF_TIME
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "time.md"
 

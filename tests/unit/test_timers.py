@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.process import states_of
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import OperatorNode, ProcessSpec, Vertex
 from crosscut.graph.windows import CountFold
-from crosscut.ids import CheckpointId
-from crosscut.keyed_process import states_of
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.course import Course
 from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
@@ -24,7 +25,6 @@ from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers, TimerTable
-from crosscut.timestamps import END_OF_TIME
 
 NAME = "timers"
 KEYS = st.sampled_from(["a", "b", ("c", 1), 4, None])

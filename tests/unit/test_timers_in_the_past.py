@@ -10,21 +10,21 @@ from tests.unit import bare_task
 from tests.unit.barriers import A, B
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.process import states_of
 from crosscut.errors import UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import OperatorNode, ProcessSpec
-from crosscut.ids import CheckpointId
-from crosscut.keyed_process import states_of
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
-from crosscut.protocol.barriers.aligned import AlignedBarriers
-from crosscut.protocol.barriers.halting import HaltingBarriers
+from crosscut.protocol.snapshot.aligned import AlignedBarriers
+from crosscut.protocol.snapshot.halting import HaltingBarriers
 from crosscut.state.keyed import KeyedState
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
 from crosscut.task.requests import StoreFrozen
 from crosscut.task.task import Task
-from crosscut.timestamps import END_OF_TIME
 
 N1 = CheckpointId(1)
 

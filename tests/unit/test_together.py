@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from tests.simulation.conversation import K0, Talk, both, deletes, paths
 
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import CommitPermit
-from crosscut.protocol.commit import Committer
+from crosscut.contracts.connectors import CommitPermit
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.protocol.checkpoint import single_committer as together_module
+from crosscut.protocol.checkpoint.single_committer import Together
 from crosscut.protocol.effects import AnnounceCommitted, CancelTimer, CommitTransactions
 from crosscut.protocol.events import CommitAuthorised, CommitSucceeded, Timer, TransactionPrepared
-from crosscut.protocol.job import together as together_module
 from crosscut.protocol.job.coordinator import Coordinator, Phase
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.together import Together
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import AbortCheckpoint, CommitTogether
+from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 

@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 import crosscut as cc
 from crosscut import events
 from crosscut.errors import SettingsError
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
 
 MS = 1_000_000
 NOW_MS = 1_700_000_000_000

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.ids import TaskId, VertexId
+from crosscut.foundation.ids import TaskId, VertexId
+from crosscut.microbatch.ports import Routed
+from crosscut.microbatch.shuffle import Failure, Parcel
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Partition
 from crosscut.protocol.microbatch.trying import goes_back, tries
-from crosscut.spark.microbatch.surroundings import Routed
-from crosscut.spark.microbatch.trying import TriedError, tried, tries_of
-from crosscut.worker.parcels import Failure, Parcel
+from crosscut.spark.cluster.batch_retries import TriedError, tried, tries_of
 
 COUNT = VertexId("count")
 SPECULATES = {"spark.speculation": "true"}

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 
 import crosscut as cc
-from crosscut.batch import Batch
+from crosscut.contracts.process import declared
 from crosscut.errors import FlowError, SettingsError, StateError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.graph.specs import OperatorNode, ProcessSpec
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.keyed_process import declared
 from crosscut.operators.building import NewState, build, keyed_state
 from crosscut.operators.cells import plain_value
 from crosscut.operators.process import Process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conversation import Talk, answered, appends, at, both, completed, deletes, paths
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.protocol.effects import CancelTimer
 from crosscut.protocol.events import EntryAppended, EntryRefused, Timer
 from crosscut.protocol.messages import AbortCheckpoint, CommitCheckpoint

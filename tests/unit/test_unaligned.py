@@ -1,9 +1,8 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.barriers.unaligned`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.unaligned`."""
 
 from tests.unit.barriers import N1, N2, A, B, L, M, after
 
-from crosscut.ids import ChannelId
-from crosscut.protocol.barriers.unaligned import UnalignedBarriers
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -20,6 +19,7 @@ from crosscut.protocol.events import (
     SnapshotFailed,
     SnapshotStored,
 )
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 
 
 def join(*inputs: ChannelId) -> UnalignedBarriers:

@@ -24,12 +24,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from crosscut.batch import Batch
-from crosscut.data_pickles import load_data, only_data
 from crosscut.errors import StateError, WireError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.data_pickles import load_data, only_data
+from crosscut.foundation.unpickling import loader
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.state.encoding import DELETED, loaded
-from crosscut.unpickling import loader
 from crosscut.web.endpoint import Endpoint
 from crosscut.wire.batches import decode_batch, encode_batch
 

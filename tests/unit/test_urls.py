@@ -10,13 +10,13 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from crosscut.contracts.settings import Settings
 from crosscut.errors import CrosscutError, SettingsError, StoreError
-from crosscut.protocol.job.job_log import Unknown
-from crosscut.settings import Settings
-from crosscut.spark.checks import check_checkpoint_dir
+from crosscut.foundation.urls import Redaction, check_for_spark, shown_url
+from crosscut.protocol.log.writer import Unknown
+from crosscut.spark.cluster.checks import check_checkpoint_dir
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.testing.stores import at, opened
-from crosscut.urls import Redaction, check_for_spark, shown_url
 
 SECRET = "p%40ss:w0rd"
 URL = f"leaky://bob:{SECRET}@host:9000/bucket/job?token=t0p-secret&part=abcdef"

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.driver.meter import Meter
+from crosscut.contracts.metrics import BUCKETS_MAX, METRICS_MAX, Metrics
 from crosscut.errors import FlowError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import Epoch, TaskId, VertexId
 from crosscut.graph.specs import OperatorNode, ProcessSpec
-from crosscut.ids import Epoch, TaskId, VertexId
+from crosscut.monitoring.meter import Meter
 from crosscut.operators.building import build, keyed_state
-from crosscut.protocol.measures import Reading, ReadingsSaid
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
+from crosscut.protocol.telemetry import Reading, ReadingsSaid
 from crosscut.task.chain import Chain
-from crosscut.user_metrics import BUCKETS_MAX, METRICS_MAX, Metrics
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 
 

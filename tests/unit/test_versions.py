@@ -6,7 +6,7 @@ import pyspark
 import pytest
 
 from crosscut.errors import SettingsError
-from crosscut.spark.versions import check_version, version
+from crosscut.spark.cluster.versions import check_version, version
 
 
 @pytest.mark.parametrize("found", ["4.1.0", "4.1.4", "4.2.1", "4.3.0", "4.3.1.dev0"])

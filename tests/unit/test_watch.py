@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 from crosscut.host.watch import LOOK_NS, HeldUpError, Watch
 from crosscut.operators.course import Course
 

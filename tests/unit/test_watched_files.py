@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crosscut as cc
-from crosscut.connectors.lines import Lines
-from crosscut.connectors.watch import Watched
+from crosscut.connectors.files.lines import Lines
+from crosscut.connectors.files.watch import Watched
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sources import read_source, shipped

@@ -21,9 +21,9 @@ from tests.reverse_proxy import ReverseProxy
 from tests.unit.watched import Watched
 
 from crosscut import Settings
-from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import CheckpointError, SettingsError, StateError, StoreError
-from crosscut.spark.ui import url_in_ui
+from crosscut.monitoring.metrics import JobMetrics
+from crosscut.spark.cluster.ui import url_in_ui
 from crosscut.web import recorder as recorder_module
 from crosscut.web import server as server_module
 from crosscut.web.answers import Answer, Answers, Request, StateSeen

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.batch import Batch
-from crosscut.connectors.jsonl import encoded_lines
+from crosscut.connectors.files.jsonl import encoded_lines
+from crosscut.contracts.windows import CountWindow, Tumbling
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.windows import AggregateFold, ProcessFold, SumFold
@@ -23,8 +25,6 @@ from crosscut.operators.timed import TimedOperator
 from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.task.chain import Chain
-from crosscut.timestamps import END_OF_TIME
-from crosscut.windows import CountWindow, Tumbling
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 

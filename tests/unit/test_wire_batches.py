@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from crosscut.batch import Batch
 from crosscut.errors import WireError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.text import ShortRepr
 from crosscut.operators.operator import shortened
-from crosscut.shown import ShortRepr
 from crosscut.wire.batches import decode_batch, encode_batch
 
 

@@ -1,7 +1,15 @@
 import pytest
 
 from crosscut.errors import StateError, WireError
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.ids import (
+    AttemptId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,

@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from crosscut.errors import WireError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.task.items import REPLAYED
 from crosscut.wire.frames import (
     CONTROL_LIMITS,

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 import pytest
 
 from crosscut.errors import CrosscutError, InternalError, WireError
-from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.wire import handshake
 from crosscut.wire.handshake import (
     HANDSHAKE_BYTES_MAX,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_barrier
 from crosscut.wire.lanes import Lanes, Piece
 

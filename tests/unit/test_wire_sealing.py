@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosscut.errors import WireError
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType, encode_frame
 from crosscut.wire.handshake import ClientHandshake, Proven, Role, SendBytes, ServerHandshake, Verdict
 from crosscut.wire.handshake import worker_detail as detail_of

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from crosscut.foundation.ids import AttemptId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net.connections import Credentials
 from crosscut.protocol.messages import HaltTasks, ShutDown
 from crosscut.worker import worker as worker_module

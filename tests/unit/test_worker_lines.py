@@ -12,13 +12,13 @@ import pytest
 from tests.simulation.conversation import K0, K1, LINKS, Talk
 
 import crosscut as cc
-from crosscut.driver.worker_lines import KEPT_MAX, WorkerLines
 from crosscut.errors import SettingsError
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.host.calls import Calls
-from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.monitoring.worker_logs import KEPT_MAX, WorkerLines
 from crosscut.protocol.events import LinkClosed
-from crosscut.protocol.measures import LogLine
 from crosscut.protocol.messages import WorkerHeartbeat
+from crosscut.protocol.telemetry import LogLine
 from crosscut.worker.lines import (
     LINES_MAX,
     LINES_PER_S,

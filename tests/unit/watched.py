@@ -9,16 +9,16 @@ from tests.simulation.conversation import K0, K1, S0, S1, Talk, snapshot
 
 import crosscut as cc
 from crosscut import events
-from crosscut.driver.metrics import JobMetrics, build_metrics, shown_settings
-from crosscut.driver.status import Observations, build_status, checkpoint_status
-from crosscut.driver.watching import Watching
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.monitoring.metrics import JobMetrics, build_metrics, shown_settings
+from crosscut.monitoring.observer import Watching
+from crosscut.monitoring.status import Observations, build_status, checkpoint_status
 from crosscut.protocol.effects import EndJob, JobEffect
 from crosscut.protocol.events import EntryAppended, JobEvent, MessageReceived
-from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.messages import SnapshotAcknowledged, TaskStatistics, WorkerHeartbeat
-from crosscut.timestamps import END_OF_TIME
+from crosscut.protocol.telemetry import SnapshotTimes
 
 MS = 1_000_000
 E1 = Epoch(1)

@@ -10,9 +10,9 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
-from crosscut.type_variables import Record
+from crosscut.foundation.type_variables import Record
 
 BUFFERED_MAX = 10_000
 """Records that wait in memory; then nothing more is read."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from crosscut.errors import ConnectorError
-from crosscut.urls import shown_url
+from crosscut.foundation.urls import shown_url
 
 _PUBLIC = re.compile(
     r"(kafka\.)?bootstrap\.servers|topics?|subscribe(pattern)?|assign|(group|client|transactional)\.id|acks"

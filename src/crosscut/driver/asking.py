@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar, assert_never
 
-from crosscut.dynamic_source import Discovered
+from crosscut.contracts.connectors import JSON, CommittedOutput
+from crosscut.contracts.dynamic_source import Discovered
 from crosscut.errors import AuthenticityError, InternalError, StoreError
+from crosscut.foundation.ids import Epoch, LogIndex, VertexId
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import Epoch, LogIndex, VertexId
-from crosscut.interfaces import JSON, CommittedOutput
 from crosscut.net.causes import failure_cause
 from crosscut.protocol.effects import AppendEntry, DeleteParts, FindSplits
 from crosscut.protocol.events import (
@@ -26,8 +26,8 @@ from crosscut.protocol.events import (
     SplitsDiscovered,
     SplitsFound,
 )
-from crosscut.protocol.job.entries import CheckpointCompleted, JobFinished
-from crosscut.protocol.job.job_log import Appended, Taken, Unknown
+from crosscut.protocol.log.entries import CheckpointCompleted, JobFinished
+from crosscut.protocol.log.writer import Appended, Taken, Unknown
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.discovery import checked_discovery, found_first, undiscovered

@@ -2,7 +2,7 @@
 
 Parts are loaded here, on the driver: only those that the log entry of this job names, only after their
 SHA-256 matched it, and only if the user asked for their contents. Workers wrote them, so only data is loaded
-(see `crosscut.data_pickles`).
+(see `crosscut.foundation.data_pickles`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from crosscut.cuts import Cut
-from crosscut.data_pickles import only_data
+from crosscut.contracts.invariants import Cut
+from crosscut.contracts.process import declared
+from crosscut.contracts.state import MapState
 from crosscut.errors import CheckpointError, FlowError, InternalError, StoreError
+from crosscut.foundation.data_pickles import only_data
+from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.graph.components import component_of
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -26,12 +29,9 @@ from crosscut.graph.specs import (
     SumSpec,
     Vertex,
 )
-from crosscut.ids import CheckpointId, Epoch
-from crosscut.keyed_process import declared
 from crosscut.operators.cells import plain_value
-from crosscut.process_states import MapState
-from crosscut.protocol.job.end_of_input import is_exhausted, stillness
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.checkpoint.termination import is_exhausted, stillness
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.state.keyed import MAIN
 from crosscut.state.reading import stored_contents

@@ -14,28 +14,28 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.driver.asking import Asking, Find, nothing_to_find
 from crosscut.driver.invariants import InvariantChecker
-from crosscut.driver.journal import LOGGER, Journal, Line
-from crosscut.driver.metrics import JobMetrics, build_metrics
 from crosscut.driver.requests import Requests
-from crosscut.driver.status import (
+from crosscut.errors import CrosscutError
+from crosscut.events import JobEvent as WatchedEvent
+from crosscut.foundation.ids import AttemptId, Epoch, VertexId, WorkerIndex
+from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import Calls, StartThread, start_thread
+from crosscut.host.clock import Clock, SystemClock
+from crosscut.host.failpoints import Failpoints
+from crosscut.monitoring.job_log_lines import LOGGER, Journal, Line
+from crosscut.monitoring.metrics import JobMetrics, build_metrics
+from crosscut.monitoring.observer import Watching
+from crosscut.monitoring.status import (
     CheckpointStatus,
     JobStatus,
     Observations,
     build_status,
     checkpoint_status,
 )
-from crosscut.driver.watching import Watching
-from crosscut.driver.worker_lines import WorkerLines
-from crosscut.errors import CrosscutError
-from crosscut.events import JobEvent as WatchedEvent
-from crosscut.graph.specs import JobGraph
-from crosscut.host.calls import Calls, StartThread, start_thread
-from crosscut.host.clock import Clock, SystemClock
-from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, Epoch, VertexId, WorkerIndex
-from crosscut.interfaces import CommittedOutput
+from crosscut.monitoring.worker_logs import WorkerLines
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials
 from crosscut.net.control import CoordinatorLink
@@ -73,9 +73,9 @@ from crosscut.protocol.events import (
     TimerFired,
 )
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
-from crosscut.protocol.job.entries import CheckpointCompleted
-from crosscut.protocol.job.hearing import speaks_for_itself
+from crosscut.protocol.job.fencing import speaks_for_itself
 from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
     CommitCheckpoint,
     CoordinatorMessage,

@@ -22,10 +22,10 @@ from crosscut.protocol.events import (
     TimerFired,
 )
 from crosscut.protocol.job.dropping import NothingToDrop, dropping
-from crosscut.protocol.job.entries import EpochClaimed, OpenOutput
-from crosscut.protocol.job.identity import Claimant, shown
-from crosscut.protocol.job.job_log import Durable, LogWriter, Overtaken, Refused, Undecided, Verdict
-from crosscut.protocol.job.segments import claim_of
+from crosscut.protocol.log.entries import EpochClaimed, OpenOutput
+from crosscut.protocol.log.identity import Claimant, shown
+from crosscut.protocol.log.segments import claim_of
+from crosscut.protocol.log.writer import Durable, LogWriter, Overtaken, Refused, Undecided, Verdict
 from crosscut.store.checkpoint_store import CheckpointStore
 
 _CALL_TIMEOUT_MS = 60_000

@@ -12,37 +12,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from crosscut.cuts import Invariant
+from crosscut.contracts.invariants import Invariant
 from crosscut.driver.cuts import PartReader, StoredCut
+from crosscut.foundation.ids import CheckpointId
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import CheckpointId
+from crosscut.monitoring.status import InvariantStatus
 from crosscut.protocol.events import BrokenInvariant, CutJudged
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 
 _LOG = logging.getLogger("crosscut")
-
-
-@dataclass(frozen=True, slots=True)
-class InvariantStatus:
-    """The record of one invariant in this run of the driver.
-
-    Attributes:
-        evaluated: Cuts on which it was evaluated.
-        skipped: Cuts that were passed over: newer ones were there before their turn came, or their parts
-            were deleted while they were being read.
-        broken: Cuts on which it did not hold.
-        broken_at: The first of those; None: it has always held.
-        message: The fault.
-    """
-
-    name: str
-    evaluated: int = 0
-    skipped: int = 0
-    broken: int = 0
-    broken_at: CheckpointId | None = None
-    message: str = ""
 
 
 class InvariantChecker:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.flow.keyed import KeyedStream
-from crosscut.flow.split import Split
+from crosscut.flow.keyed_stream import KeyedStream
+from crosscut.flow.split_stream import Split
 from crosscut.flow.stream import Stream
 from crosscut.flow.tail import StreamEnd, Tail
 

@@ -9,11 +9,11 @@ from inspect import iscoroutinefunction, isgeneratorfunction
 from reprlib import repr as shortened
 from typing import Any, get_args
 
-from crosscut.callables import argument_problem
-from crosscut.dead_letters import OnError
-from crosscut.durations import Duration, duration_ms
+from crosscut.contracts.dead_letters import OnError
 from crosscut.errors import FlowError, SettingsError
 from crosscut.flow.draft import Draft
+from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.graph.specs import Emit
 
 _OUTPUT_NAME_MAX = 64

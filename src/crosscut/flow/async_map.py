@@ -6,11 +6,11 @@ from collections.abc import Callable
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any
 
-from crosscut.callables import argument_problem
-from crosscut.dead_letters import OnError
-from crosscut.durations import Duration
+from crosscut.contracts.dead_letters import OnError
 from crosscut.flow.arguments import flow_error, milliseconds, shown
 from crosscut.flow.draft import Draft
+from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.durations import Duration
 from crosscut.graph.specs import AsyncMapSpec
 
 _KIND = "map_async"

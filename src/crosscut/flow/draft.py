@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from crosscut.errors import FlowError
+from crosscut.foundation.ids import checked_name
 from crosscut.graph.specs import AssignTimestampsSpec, Input, OperatorNode, OperatorSpec, Partitioning
-from crosscut.ids import checked_name
 
 
 class DraftInput(NamedTuple):

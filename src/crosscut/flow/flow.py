@@ -5,20 +5,20 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from crosscut.callables import argument_problem
-from crosscut.cuts import Invariant, OnBroken, Predicate
+from crosscut.contracts.connectors import Source
+from crosscut.contracts.invariants import Invariant, OnBroken, Predicate
+from crosscut.contracts.settings import Settings
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft
 from crosscut.flow.stream import Stream
+from crosscut.foundation.callables import argument_problem
 from crosscut.graph.compile import compiled
 from crosscut.graph.explain import explained
 from crosscut.graph.shipped_imports import refuse_start
 from crosscut.graph.specs import JobGraph, SourceSpec
-from crosscut.interfaces import Source
-from crosscut.settings import Settings
 
 if TYPE_CHECKING:
-    from crosscut.spark.job import Job
+    from crosscut.spark.cluster.job import Job
 
 
 Record = TypeVar("Record")
@@ -142,7 +142,7 @@ class Flow:
         """
         refuse_start()
         # Only here is pyspark needed: a flow can be written, explained and simulated without it.
-        from crosscut.spark.starting import start_job
+        from crosscut.spark.cluster.starting import start_job
 
         return start_job(self, settings if settings is not None else Settings(), spark)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from crosscut.durations import Duration
+from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, whole_ms
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, output_name, shown
 from crosscut.flow.draft import Draft
+from crosscut.foundation.durations import Duration
 from crosscut.graph.joins import How, IntervalJoinSpec, LatestHow, LatestJoinSpec, WindowJoinSpec
-from crosscut.windows import Session, Sliding, Tumbling, Window, whole_ms
 
 
 def interval_join_spec(

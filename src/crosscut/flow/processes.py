@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from crosscut.callables import argument_problem
-from crosscut.connected_process import ConnectedProcess, StreamProcess, state_problem
+from crosscut.contracts.connected_process import ConnectedProcess, StreamProcess, state_problem
+from crosscut.contracts.process import KeyedProcess, kinds_of, states_of, timer_problem
 from crosscut.flow.arguments import flow_error, shown
 from crosscut.flow.draft import Draft
-from crosscut.keyed_process import KeyedProcess, kinds_of, states_of, timer_problem
+from crosscut.foundation.callables import argument_problem
 
 
 def states_of_process(draft: Draft, process: Any, *, keyed: bool) -> tuple[tuple[str, str], ...]:

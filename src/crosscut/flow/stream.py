@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from crosscut.callables import argument_problem
-from crosscut.connected_process import StreamProcess
-from crosscut.dead_letters import DeadLetter, OnError
-from crosscut.durations import Duration
+from crosscut.contracts.connected_process import StreamProcess
+from crosscut.contracts.connectors import Sink
+from crosscut.contracts.dead_letters import DeadLetter, OnError
+from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import checked_function as _function
 from crosscut.flow.arguments import checked_on_error as _on_error
@@ -23,11 +23,14 @@ from crosscut.flow.arguments import milliseconds as _milliseconds
 from crosscut.flow.arguments import output_name as _output_name
 from crosscut.flow.arguments import shown as _shown
 from crosscut.flow.async_map import async_map_spec
-from crosscut.flow.connected import ConnectedStreams, connected
+from crosscut.flow.connected_streams import ConnectedStreams, connected
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.flow.processes import states_of_process
-from crosscut.flow.split import Split
+from crosscut.flow.split_stream import Split
 from crosscut.flow.tail import SideOutputs, StreamEnd, Tail
+from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.durations import Duration
+from crosscut.foundation.type_variables import Record
 from crosscut.graph.rate_limit import rate_limit_spec
 from crosscut.graph.specs import (
     AssignTimestampsSpec,
@@ -45,12 +48,9 @@ from crosscut.graph.specs import (
     StreamProcessSpec,
     UnionSpec,
 )
-from crosscut.interfaces import Sink
-from crosscut.refused_records import SinkWithDeadLetters
-from crosscut.type_variables import Record
 
 if TYPE_CHECKING:
-    from crosscut.flow.keyed import KeyedStream
+    from crosscut.flow.keyed_stream import KeyedStream
 
 Other = TypeVar("Other")
 Result = TypeVar("Result")
@@ -152,7 +152,7 @@ class Stream(SideOutputs, Generic[Record]):
 
         Each task gets the records that are dealt to it. If `other` is broadcast every task gets all of it.
         """
-        from crosscut.flow.keyed import KeyedStream
+        from crosscut.flow.keyed_stream import KeyedStream
 
         if isinstance(other, KeyedStream):
             raise _error(
@@ -312,7 +312,7 @@ class Stream(SideOutputs, Generic[Record]):
         Args:
             on_error: See `map`. Something that can't be a key is an error, too.
         """
-        from crosscut.flow.keyed import KeyedStream
+        from crosscut.flow.keyed_stream import KeyedStream
 
         checked = _of_one(self._draft, "key_by", function)
         spec = KeyBySpec(checked, on_error=_on_error(self._draft, "key_by", on_error))

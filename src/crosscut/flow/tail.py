@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from crosscut.dead_letters import DEAD_LETTERS
+from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, output_name
 from crosscut.flow.draft import Draft, DraftOperator

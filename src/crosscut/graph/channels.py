@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import ChannelId, TaskId, VertexId
 
 CHANNELS_KEPT_MAX = 16_384
 """That are not made again, of those used last."""

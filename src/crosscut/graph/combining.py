@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import add
 
-from crosscut.columns import ColumnSource, field_of
+from crosscut.contracts.columns import ColumnSource, field_of
 from crosscut.graph.specs import (
     AggregateSpec,
     CombinedFold,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import assert_never
 
-from crosscut.dead_letters import DEAD_LETTERS
+from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops

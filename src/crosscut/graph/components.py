@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crosscut.contracts.process import TIMERS
 from crosscut.errors import FlowError
+from crosscut.foundation.ids import VertexId
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import Edge, JobGraph, OperatorNode, Vertex
 from crosscut.graph.windows import WindowSpec
-from crosscut.ids import VertexId
-from crosscut.keyed_process import TIMERS
-from crosscut.protocol.job.end_of_input import Component
-from crosscut.protocol.job.rescaling import Link
+from crosscut.protocol.checkpoint.termination import Component
+from crosscut.protocol.splits.rescaling import Link
 
 
 def component_of(vertex: str, edges: Sequence[Edge]) -> Component:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crosscut.contracts.process import EVENT_TIMERS, TIMERS
+from crosscut.contracts.windows import CountWindow, Early, GlobalWindow
 from crosscut.errors import FlowError
 from crosscut.graph.joins import IntervalJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import AssignTimestampsSpec, OperatorNode, OperatorSpec
 from crosscut.graph.windows import WindowSpec
-from crosscut.keyed_process import EVENT_TIMERS, TIMERS
-from crosscut.windows import CountWindow, Early, GlobalWindow
 
 
 def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:

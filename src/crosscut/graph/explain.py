@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-from crosscut.dead_letters import DEAD_LETTERS
-from crosscut.dynamic_source import DynamicSource
+from crosscut.contracts.connectors import Guarantee, Source
+from crosscut.contracts.dead_letters import DEAD_LETTERS
+from crosscut.contracts.dynamic_source import DynamicSource
+from crosscut.foundation.keys import groups_of_task
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
@@ -29,8 +31,6 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.windows import WindowSpec
-from crosscut.interfaces import Guarantee, Source
-from crosscut.keys import groups_of_task
 
 _TASKS_SHOWN = 4
 _KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)

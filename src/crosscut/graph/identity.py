@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from crosscut.contracts.connectors import Sink, Source
+from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import ConnectorError
 from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import JobGraph, OperatorNode, SinkSpec, SourceSpec
-from crosscut.interfaces import Sink, Source
-from crosscut.protocol.job.identity import FlowIdentity, OperatorIdentity, OperatorInput
-from crosscut.refused_records import SinkWithDeadLetters
+from crosscut.protocol.log.identity import FlowIdentity, OperatorIdentity, OperatorInput
 
 _DETAILS_MAX = 1_000
 

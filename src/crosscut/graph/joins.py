@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crosscut.windows import Window
+from crosscut.contracts.windows import Window
 
 LEFT, RIGHT = 0, 1
 How = Literal["inner", "left", "right", "outer"]

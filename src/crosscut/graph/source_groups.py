@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from crosscut.contracts.windows import Session, Sliding, Tumbling
 from crosscut.errors import FlowError
+from crosscut.foundation.ids import VertexId
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import AssignTimestampsSpec, JobGraph, Vertex
-from crosscut.ids import VertexId
-from crosscut.protocol.source_groups import AlignedSplits, JoinedSplits
-from crosscut.windows import Session, Sliding, Tumbling
+from crosscut.protocol.splits.alignment import AlignedSplits, JoinedSplits
 
 Join = IntervalJoinSpec | WindowJoinSpec | LatestJoinSpec
 

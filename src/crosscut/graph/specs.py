@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from crosscut.columns import Field
-from crosscut.connected_process import ConnectedProcess, StreamProcess
-from crosscut.dead_letters import DEAD_LETTERS, OnError
+from crosscut.contracts.columns import Field
+from crosscut.contracts.connected_process import ConnectedProcess, StreamProcess
+from crosscut.contracts.connectors import Sink, Source
+from crosscut.contracts.dead_letters import DEAD_LETTERS, OnError
+from crosscut.contracts.process import KeyedProcess
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.windows import WindowSpec
-from crosscut.interfaces import Sink, Source
-from crosscut.keyed_process import KeyedProcess
 
 Emit = Literal["updates", "final"]
 

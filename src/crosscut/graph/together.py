@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import VertexId
 
 
 def sinks_together(graph: JobGraph) -> frozenset[VertexId]:

@@ -11,7 +11,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
-from crosscut.user_files import installed_roots, is_user_file
+from crosscut.foundation.user_files import installed_roots, is_user_file
 
 _EVERYWHERE = ("crosscut", "pyspark", "py4j", "cloudpickle")
 """Every worker has these, wherever they are: a Spark distribution keeps pyspark outside site-packages."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.windows import Trigger, Window, Windowed
+from crosscut.contracts.windows import Trigger, Window, Windowed
 
 
 @dataclass(frozen=True, slots=True)

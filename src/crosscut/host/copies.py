@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 from crosscut.operators.operator import Operator
 from crosscut.operators.probing import Died, Tried, part_of
 

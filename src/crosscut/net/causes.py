@@ -6,9 +6,9 @@ import traceback
 from dataclasses import replace
 
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError, StateError, UserCodeError
+from crosscut.foundation.text import escaped
 from crosscut.operators.probing import ProcessDiedError
 from crosscut.protocol.messages import FailureCause
-from crosscut.shown import escaped
 
 CAUSE_CHARS_MAX = 64_000
 """Of a message or traceback; a failure has to fit into one message to the coordinator."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from crosscut.batch import Batch
 from crosscut.errors import WireError
-from crosscut.ids import ChannelId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch

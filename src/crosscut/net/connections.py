@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from crosscut.errors import InternalError, WireError
-from crosscut.ids import Epoch
+from crosscut.foundation.ids import Epoch
 from crosscut.net.encryption import JobCertificate, Tunnel
 from crosscut.net.keepalive import notice_vanished_peer
 from crosscut.net.listener import CLOSED_BY_PEER, Listener

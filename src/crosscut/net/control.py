@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from crosscut.errors import WireError
-from crosscut.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import AcceptingSide, ConnectingSide, Credentials, connect
 from crosscut.net.listener import Listener

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from crosscut.ids import ChannelId, Epoch, TaskId, WorkerIndex
+from crosscut.foundation.ids import ChannelId, Epoch, TaskId, WorkerIndex
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Credentials, connect
 from crosscut.net.listener import Listener

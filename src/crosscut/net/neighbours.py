@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from crosscut.ids import ChannelId, Epoch, WorkerIndex
+from crosscut.foundation.ids import ChannelId, Epoch, WorkerIndex
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import AcceptingSide, ConnectingSide, Connection, Credentials
 from crosscut.net.keepalive import bound_unsent

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from crosscut.batch import Batch
-from crosscut.connected_process import Begins
+from crosscut.contracts.connected_process import Begins
 from crosscut.errors import InternalError
+from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import AsyncMapSpec, dead_letters_of
 from crosscut.operators.dead_letters import is_about_record, set_aside
 from crosscut.operators.operator import Operator, user_code_error

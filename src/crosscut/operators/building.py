@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar, assert_never
 
-from crosscut.connected_process import FROM_NOTHING, SHARED_KINDS, Begins, BroadcastState
+from crosscut.contracts.connected_process import FROM_NOTHING, SHARED_KINDS, Begins, BroadcastState
+from crosscut.contracts.connectors import SinkWriter
+from crosscut.contracts.process import declared, timer_tables
+from crosscut.contracts.state import MapState
 from crosscut.errors import InternalError
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
@@ -34,8 +37,6 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.windows import WindowSpec
-from crosscut.interfaces import SinkWriter
-from crosscut.keyed_process import declared, timer_tables
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.connected import Connected, StreamProcessing
 from crosscut.operators.dead_letters import (
@@ -57,7 +58,6 @@ from crosscut.operators.sides import Sides
 from crosscut.operators.sink import SinkOperator
 from crosscut.operators.stateless import Filter, FlatMap, ForEach, Inspect, KeyBy, Map, Split
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.process_states import MapState
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.timers import TimerTable

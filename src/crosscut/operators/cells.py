@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from crosscut.contracts.process import KeyedProcess, declared
+from crosscut.contracts.serializers import Serializer
+from crosscut.contracts.state import Cells, State
 from crosscut.errors import FlowError, StateError
-from crosscut.keyed_process import KeyedProcess, declared
-from crosscut.process_states import Cells, State
-from crosscut.serializers import Serializer
 from crosscut.state.encoding import owned_copy
 from crosscut.state.expiry import UNDATED, Expiry
 from crosscut.state.table import Table

@@ -22,7 +22,7 @@ from types import (
 )
 from typing import Any
 
-from crosscut.user_files import is_user_code
+from crosscut.foundation.user_files import is_user_code
 
 _FROM_OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _MEMBER_OF = ("LOAD_ATTR", "LOAD_METHOD")

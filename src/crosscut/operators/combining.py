@@ -10,14 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from crosscut.batch import Batch
-from crosscut.columns import Column, Field, Rows
+from crosscut.contracts.columns import Column, Field, Rows
 from crosscut.errors import FlowError, InternalError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.keys import encoded_key, encoded_keys
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.graph.specs import AggregateSpec, CombinedFold, CountSpec, SumSpec
-from crosscut.keys import encoded_key, encoded_keys
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.stateless import KeyBy
-from crosscut.timestamps import TIMESTAMP_MAX
 
 KEYS_MAX = 500_000
 """So many are held; then all are sent."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.callables import several
-from crosscut.connected_process import Begins, ConnectedContext, ConnectedProcess, begin_lists
+from crosscut.contracts.connected_process import (
+    Begins,
+    ConnectedContext,
+    ConnectedProcess,
+    begin_lists,
+)
+from crosscut.contracts.context import Context
+from crosscut.contracts.process import KeyedProcess
 from crosscut.errors import InternalError
-from crosscut.keyed_process import KeyedProcess
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.callables import several
 from crosscut.operators.process import Call, Process
 from crosscut.operators.sides import Sides
-from crosscut.process_context import Context
 from crosscut.state.keyed import KeyedState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 
 _NO_BATCH = Batch([])
 _NO_RECORDS: Iterator[Any] = iter([])

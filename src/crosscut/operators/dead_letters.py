@@ -12,19 +12,19 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.callables import several
-from crosscut.dead_letters import DeadLetter
+from crosscut.contracts.dead_letters import DeadLetter
+from crosscut.contracts.process import KeyedProcess
+from crosscut.contracts.state import Cells
 from crosscut.errors import CrosscutError, InternalError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.callables import several
+from crosscut.foundation.keys import encoded_key
 from crosscut.graph.specs import Emit
-from crosscut.keyed_process import KeyedProcess
-from crosscut.keys import encoded_key
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.operators.operator import Operator, text_of, traceback_of
 from crosscut.operators.process import OnTimer, Process
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Split
-from crosscut.process_states import Cells
 from crosscut.state.encoding import owned_copy
 from crosscut.state.keyed import KeyedState
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from crosscut.keys import encoded_key, key_group
+from crosscut.foundation.keys import encoded_key, key_group
 
 ORDINAL_BYTES = 16
 _KEYS_PER_BUCKET = 1_000

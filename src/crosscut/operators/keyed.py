@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from crosscut.batch import Batch
 from crosscut.errors import InternalError
+from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import Emit
 from crosscut.operators.final import FinalOrder, Forerunners, ordinal_of
 from crosscut.operators.operator import Operator, user_code_error

@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.metrics import Metrics
 from crosscut.errors import StateError, UserCodeError
-from crosscut.interfaces import JSON
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.text import ShortRepr
 from crosscut.operators.certainty import is_certain, is_own_mistake
 from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
-from crosscut.shown import ShortRepr
-from crosscut.user_metrics import Metrics
 
 _RECORD_REPR = ShortRepr(300)
 _RECORD_REPR.maxtuple = _RECORD_REPR.maxlist = _RECORD_REPR.maxdict = 10
@@ -28,6 +28,7 @@ _OURS = (
     "crosscut.operators.",
     "crosscut.task.",
     "crosscut.worker.",
+    "crosscut.microbatch.",
     "crosscut.connectors.",
     "crosscut.testing.",
 )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from crosscut.batch import Batch
-from crosscut.dead_letters import DeadLetter
+from crosscut.contracts.dead_letters import DeadLetter
 from crosscut.errors import UserCodeError
+from crosscut.foundation.batch import Batch
 from crosscut.operators.operator import Operator, shortened, text_of
 
 DEATHS_WITHOUT_WITNESS = 3

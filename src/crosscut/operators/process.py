@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.callables import several
+from crosscut.contracts.context import Context
+from crosscut.contracts.metrics import Metrics
+from crosscut.contracts.process import EVENT_TIMERS, PROCESSING_TIMERS, KeyedProcess, attached
+from crosscut.contracts.state import Cells
 from crosscut.errors import FlowError, InternalError
-from crosscut.keyed_process import EVENT_TIMERS, PROCESSING_TIMERS, KeyedProcess, attached
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.callables import several
+from crosscut.foundation.timestamps import BEFORE_ALL_TIME, END_OF_TIME, TIMESTAMP_MAX
 from crosscut.operators.cells import cells_of
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
-from crosscut.process_context import Context
-from crosscut.process_states import Cells
 from crosscut.state.expiry import UNDATED
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers, TimerTable
-from crosscut.timestamps import BEFORE_ALL_TIME, END_OF_TIME, TIMESTAMP_MAX
-from crosscut.user_metrics import Metrics
 
 TIMERS_AT_ONCE_MAX = 10_000
 """That timers of one key may set so that they are due at once, until they are taken for ones without end."""

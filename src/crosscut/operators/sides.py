@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import FlowError
+from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import SideOutput
 
 LETTERS_KEPT = 5

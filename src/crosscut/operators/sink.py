@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from crosscut.batch import Batch
-from crosscut.dead_letters import DeadLetter, SetsAside
-from crosscut.interfaces import SinkWriter
+from crosscut.contracts.connectors import SinkWriter
+from crosscut.contracts.dead_letters import DeadLetter, SetsAside
+from crosscut.foundation.batch import Batch
 from crosscut.operators.connector_errors import raise_named, record_to_blame
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides

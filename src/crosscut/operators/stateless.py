@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.callables import several
 from crosscut.errors import FlowError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.callables import several
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
 

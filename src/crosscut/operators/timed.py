@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import FlowError, InternalError
-from crosscut.interfaces import JSON
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import BEFORE_ALL_TIME, END_OF_TIME
 from crosscut.operators.operator import Operator
 from crosscut.state.keyed import KeyedState
-from crosscut.timestamps import BEFORE_ALL_TIME, END_OF_TIME
 
 NO_TIME = BEFORE_ALL_TIME
 """The watermark before any: nothing is late."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 from crosscut.graph.specs import WatermarkHold
-from crosscut.interfaces import JSON
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.watermarks import CombinedWatermark
-from crosscut.timestamps import TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 
 _INT = {int}
 _FIRST = "the first split"

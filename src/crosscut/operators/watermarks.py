@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 
 Side = TypeVar("Side")
 

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from crosscut.frozen import dataclass
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, VertexId, WorkerIndex
-from crosscut.interfaces import JSON, CommitPermit
+from crosscut.contracts.connectors import JSON, CommitPermit
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import (
+    AttemptId,
+    ChannelId,
+    CheckpointId,
+    Epoch,
+    LogIndex,
+    VertexId,
+    WorkerIndex,
+)
 from crosscut.protocol.events import LinkId, Timer
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.messages import CoordinatorMessage, FailureCause
 
 # Of the snapshot protocol of one task.

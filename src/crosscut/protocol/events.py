@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from crosscut.frozen import dataclass
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, LogIndex, VertexId, WorkerIndex
-from crosscut.interfaces import JSON, CommittedOutput
-from crosscut.protocol.job.entries import LogEntry
+from crosscut.contracts.connectors import JSON, CommittedOutput
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import (
+    AttemptId,
+    ChannelId,
+    CheckpointId,
+    Epoch,
+    LogIndex,
+    VertexId,
+    WorkerIndex,
+)
+from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.messages import FailureCause, SplitAssignment, WorkerMessage
 from crosscut.protocol.snapshots import PendingTransaction
 

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from crosscut.frozen import dataclass
-from crosscut.ids import AttemptId, CheckpointId, Epoch, Lineage, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import JSON
-from crosscut.protocol.measures import Letter, LogLine, Reading, SnapshotTimes
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import (
+    AttemptId,
+    CheckpointId,
+    Epoch,
+    Lineage,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
 from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
+from crosscut.protocol.telemetry import Letter, LogLine, Reading, SnapshotTimes
 
 # Worker -> coordinator
 
@@ -156,7 +164,7 @@ class SourceReached:
 
 @dataclass(frozen=True, slots=True)
 class SourcesReached:
-    """What is news of source tasks that are in a group; see `crosscut.protocol.source_groups`.
+    """What is news of source tasks that are in a group; see `crosscut.protocol.splits.alignment`.
 
     Attributes:
         number: Grows with each of a worker in an epoch: one that comes late takes nothing back.

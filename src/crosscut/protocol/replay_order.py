@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId
+from crosscut.foundation.ids import ChannelId
 
 
 class ReplayOrder:

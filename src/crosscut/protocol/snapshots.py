@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.interfaces import JSON
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 
 
 @dataclass(frozen=True, slots=True)

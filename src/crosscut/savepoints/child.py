@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from crosscut.codec import from_json, to_text
+from crosscut.contracts.codec import from_json, to_text
 from crosscut.errors import CrosscutError, StateError, StoreError
 from crosscut.graph.shipping import unpack_graph
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.rows import RowFile
 from crosscut.savepoints.writing import WriteFiles, files_written

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from crosscut.errors import StoreError
+from crosscut.foundation.urls import local_path, path_text
 from crosscut.store.files import LocalFiles, Put, failed
 from crosscut.store.objects import ObjectFiles
-from crosscut.urls import local_path, path_text
 
 Folder = LocalFiles | ObjectFiles
 

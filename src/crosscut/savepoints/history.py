@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from crosscut.connectors.nothing import Discarding, Nothing
+from crosscut.connectors.simple.nothing import Discarding, Nothing
+from crosscut.contracts.connectors import Source
 from crosscut.errors import FlowError
 from crosscut.graph.components import reached_from
 from crosscut.graph.specs import (
@@ -32,8 +33,7 @@ from crosscut.graph.specs import (
     Vertex,
     WatermarkHold,
 )
-from crosscut.interfaces import Source
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import TaskSnapshot
 
 

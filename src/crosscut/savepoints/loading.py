@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from crosscut.errors import FlowError, StateError
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.foundation.keys import encoded_key, key_group, owner_of_group
 from crosscut.graph.specs import AsyncMapSpec, JobGraph, Vertex
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.keys import encoded_key, key_group, owner_of_group
 from crosscut.operators.building import keyed_state
 from crosscut.protocol.snapshots import Part
 from crosscut.savepoints.manifest import Savepoint

@@ -22,17 +22,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from crosscut.codec import from_json, to_json
+from crosscut.contracts.codec import from_json, to_json
 from crosscut.errors import AuthenticityError, StoreError
-from crosscut.ids import CheckpointId, Lineage
-from crosscut.protocol.job.entries import Ancestor, OpenOutput
-from crosscut.protocol.job.identity import FlowIdentity
+from crosscut.foundation.ids import CheckpointId, Lineage
+from crosscut.foundation.urls import local_path
+from crosscut.protocol.log.entries import Ancestor, OpenOutput
+from crosscut.protocol.log.identity import FlowIdentity
 from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
 from crosscut.savepoints.folder import Folder, folder_of
 from crosscut.savepoints.rows import RowFile, content_of, decoded_rows, measured
 from crosscut.store.files import LocalFiles, checked_path, failed
 from crosscut.store.log_key import VARIABLE, LogKey, Signature, log_key
-from crosscut.urls import local_path
 
 VERSION = 1
 MANIFEST = "manifest.json"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from crosscut.contracts.process import EVENT_TIMERS, PROCESSING_TIMERS
+from crosscut.contracts.settings import Migration
 from crosscut.errors import StateError
-from crosscut.keyed_process import EVENT_TIMERS, PROCESSING_TIMERS
-from crosscut.settings import Migration
 
 _TIMERS = frozenset({EVENT_TIMERS, PROCESSING_TIMERS})
 Given = Mapping[str, Migration | Mapping[str, Migration]]

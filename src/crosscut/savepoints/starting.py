@@ -18,19 +18,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.errors import HistoryError, InternalError, StoreError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Lineage, LogIndex, TaskId, VertexId
 from crosscut.graph.components import reached_from
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph
 from crosscut.host.clock import SystemClock
-from crosscut.ids import ChannelId, CheckpointId, Lineage, LogIndex, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, LogEntry, SegmentOpened
-from crosscut.protocol.job.history import shown
-from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.job.job_log import Appended
-from crosscut.protocol.job.restoring import (
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, LogEntry, SegmentOpened
+from crosscut.protocol.log.history import shown
+from crosscut.protocol.log.identity import Claimant
+from crosscut.protocol.log.restoring import (
     Begin,
     Content,
     GoOn,
@@ -40,10 +39,11 @@ from crosscut.protocol.job.restoring import (
     fitting,
     open_output,
 )
-from crosscut.protocol.job.segments import claims_in
-from crosscut.protocol.job.staged import BEFORE_ALL, staged_files, with_files_at
+from crosscut.protocol.log.segments import claims_in
+from crosscut.protocol.log.writer import Appended
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.protocol.splits.staged import BEFORE_ALL, staged_files, with_files_at
 from crosscut.savepoints.loading import EPOCH, blocks_of, parts_of
 from crosscut.savepoints.manifest import Origin, Savepoint, SavepointManifest, staged_name, verified
 from crosscut.savepoints.migrations import NO_MIGRATIONS, Migrations

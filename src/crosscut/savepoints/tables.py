@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crosscut.data_pickles import only_data
 from crosscut.errors import SettingsError, StateError, StoreError
-from crosscut.ids import TaskId
-from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted
-from crosscut.protocol.job.identity import OperatorIdentity
+from crosscut.foundation.data_pickles import only_data
+from crosscut.foundation.ids import TaskId
+from crosscut.foundation.urls import local_path, path_text, shown_url
 from crosscut.protocol.job.pending_output import restored
-from crosscut.protocol.job.restoring import forms_of
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.entries import Ancestor, CheckpointCompleted
+from crosscut.protocol.log.identity import OperatorIdentity
+from crosscut.protocol.log.restoring import forms_of
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Part
 from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import Origin, Savepoint, copied, found_at, opened, verified
@@ -29,7 +30,6 @@ from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
 from crosscut.store.log_key import LogKey, log_key
 from crosscut.store.owners import foreign_write
-from crosscut.urls import local_path, path_text, shown_url
 
 NUMBERED = re.compile(r"(.+)@(\d+)", re.DOTALL)
 """A checkpoint of a directory; in a URL there may be another `@`, after a user's name."""
@@ -95,7 +95,7 @@ def warn_of_foreign_write(path: str | os.PathLike[str]) -> None:
 
 def _frame(found: StoredState, spark: Any, schema: Any, *, trust: bool) -> Any:
     if spark is not None:
-        from crosscut.spark.state_frame import state_frame
+        from crosscut.spark.data.state_frame import state_frame
 
         return state_frame(spark, found, schema, trust=trust)
     if schema is not None:

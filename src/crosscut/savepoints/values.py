@@ -16,7 +16,7 @@ import pickle  # noqa: S403 - see above
 from typing import Any
 
 from crosscut.errors import StateError
-from crosscut.unpickling import loader
+from crosscut.foundation.unpickling import loader
 
 _PLAIN = frozenset({int, str, bool, type(None)})
 

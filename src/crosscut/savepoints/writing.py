@@ -11,13 +11,13 @@ from importlib.metadata import version
 from typing import Any
 
 from crosscut.errors import StoreError
+from crosscut.foundation.ids import TaskId
+from crosscut.foundation.keys import key_group
 from crosscut.host.clock import SystemClock
-from crosscut.ids import TaskId
-from crosscut.keys import key_group
-from crosscut.protocol.job.entries import Ancestor, CheckpointCompleted, EpochClaimed, OpenOutput
-from crosscut.protocol.job.rescaling import parallelism_of
-from crosscut.protocol.job.staged import BEFORE_ALL, staged_splits
+from crosscut.protocol.log.entries import Ancestor, CheckpointCompleted, EpochClaimed, OpenOutput
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.protocol.splits.rescaling import parallelism_of
+from crosscut.protocol.splits.staged import BEFORE_ALL, staged_splits
 from crosscut.savepoints.folder import UNFINISHED, Folder, claim_at, new_folder, remove
 from crosscut.savepoints.manifest import (
     MANIFEST,

@@ -10,22 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crosscut.spark.crosscut_format import register
-    from crosscut.spark.dataframes import dataframe
-    from crosscut.spark.python_sink import sink
-    from crosscut.spark.python_source import source
-    from crosscut.spark.stream_source import stream
-    from crosscut.spark.table_sink import table
+    from crosscut.spark.data.crosscut_format import register
+    from crosscut.spark.data.dataframes import dataframe
+    from crosscut.spark.data.python_sink import sink
+    from crosscut.spark.data.python_source import source
+    from crosscut.spark.data.stream_source import stream
+    from crosscut.spark.data.table_sink import table
 
 __all__ = ["dataframe", "register", "sink", "source", "stream", "table"]
 
 _HOME = {
-    "dataframe": "dataframes",
-    "register": "crosscut_format",
-    "sink": "python_sink",
-    "source": "python_source",
-    "stream": "stream_source",
-    "table": "table_sink",
+    "dataframe": "data.dataframes",
+    "register": "data.crosscut_format",
+    "sink": "data.python_sink",
+    "source": "data.python_source",
+    "stream": "data.stream_source",
+    "table": "data.table_sink",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark import accumulators
 from pyspark.serializers import CPickleSerializer
 
-from crosscut.data_pickles import RefusedPickleError, load_data
+from crosscut.foundation.data_pickles import RefusedPickleError, load_data
 
 _LOG = logging.getLogger("crosscut")
 

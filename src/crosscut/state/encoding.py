@@ -38,8 +38,8 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from crosscut.errors import StateError
+from crosscut.foundation.unpickling import loader
 from crosscut.state.given_keys import all_plain
-from crosscut.unpickling import loader
 
 MAGIC = b"XCS6"
 _MAGIC_OF_ROWS = b"XCS4"

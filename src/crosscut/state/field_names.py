@@ -14,8 +14,8 @@ from importlib import import_module
 from pickletools import genops
 from typing import Any
 
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StateError
-from crosscut.interfaces import JSON
 
 _LENGTHS = struct.Struct(">QQ")
 _PICKLE = b"\x80\x05"

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from crosscut.errors import FlowError
-from crosscut.keys import encoded_key, plain_key
+from crosscut.foundation.keys import encoded_key, plain_key
 
 PICKLED = b"p"
 """Begins the bytes of a name that can't be a key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from crosscut.keys import OwnedKeys
+from crosscut.foundation.keys import OwnedKeys
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import KeyedState

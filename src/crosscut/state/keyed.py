@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from crosscut.errors import StateError, invariant
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import MAGIC, Block, Extent, NewKeys, SlotRows, decode_part
 from crosscut.state.field_names import FieldNames
 from crosscut.state.named import NamedTable

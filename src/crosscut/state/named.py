@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from crosscut.errors import InternalError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import DELETED
 from crosscut.state.given_keys import PLAIN, encoded_name
 from crosscut.state.memory import GAPS_BYTES_MAX, Held

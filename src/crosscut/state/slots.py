@@ -20,7 +20,7 @@ from itertools import chain, filterfalse, repeat, starmap
 from typing import Any, NamedTuple, NoReturn
 
 from crosscut.errors import InternalError, StateError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import (
     DELETED,
     Extent,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSequence, Seque
 from itertools import chain, filterfalse, islice, repeat
 from typing import Any, NamedTuple, Protocol
 
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in, update
 from crosscut.state.expiry import Expiry, ExpiryInMemory
 from crosscut.state.given_keys import PLAIN, all_plain, is_plain, key_in

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from crosscut.errors import InternalError
+from crosscut.foundation.timestamps import BEFORE_ALL_TIME
 from crosscut.state.named import NamedTable
-from crosscut.timestamps import BEFORE_ALL_TIME
 
 ROWS_PER_STEP = 1_000
 _STALE_MIN = 1_000

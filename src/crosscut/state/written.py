@@ -9,7 +9,7 @@ from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.parts import kept
 
 _NONE = CheckpointId(0)

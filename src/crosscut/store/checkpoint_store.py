@@ -18,16 +18,16 @@ from hashlib import sha256
 from itertools import chain
 
 from crosscut.errors import StoreError
-from crosscut.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
-from crosscut.protocol.job.entries import LogEntry
-from crosscut.protocol.job.job_log import AppendOutcome
+from crosscut.foundation.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
+from crosscut.foundation.urls import local_path
+from crosscut.protocol.log.entries import LogEntry
+from crosscut.protocol.log.writer import AppendOutcome
 from crosscut.protocol.snapshots import Part
 from crosscut.store.blocks import BLOCK_BYTES, in_blocks
 from crosscut.store.files import Files, LocalFiles, delete_all, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
 from crosscut.store.log_key import VARIABLE, LogKey
 from crosscut.store.objects import ObjectFiles
-from crosscut.urls import local_path
 
 INLINE_BYTES = 4096
 _PART_PATH = re.compile(r"parts/\d{1,20}/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")

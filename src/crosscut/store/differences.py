@@ -15,8 +15,8 @@ from __future__ import annotations
 import marshal
 from typing import Any
 
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StoreError
-from crosscut.interfaces import JSON
 
 _MARSHAL_VERSION = 2
 """The newest that writes equal values as equal bytes: later ones refer back to objects met before."""

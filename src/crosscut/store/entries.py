@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import get_args
 
-from crosscut.codec import from_json, to_json
+from crosscut.contracts.codec import from_json, to_json
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StoreError
-from crosscut.ids import Epoch, LogIndex
-from crosscut.interfaces import JSON
-from crosscut.protocol.job.entries import LogEntry
+from crosscut.foundation.ids import Epoch, LogIndex
+from crosscut.protocol.log.entries import LogEntry
 from crosscut.store.log_key import LogKey, Signature
 
 FORMAT = 2

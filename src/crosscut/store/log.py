@@ -3,7 +3,7 @@
     log/00000000000000000003.json                             the head of segment 3
     log/00000000000000000003/00000000000000000017.json        entry 17 of it
 
-Heads are never deleted, and nothing is deleted in the newest segment: `crosscut.protocol.job.segments`. So
+Heads are never deleted, and nothing is deleted in the newest segment: `crosscut.protocol.log.segments`. So
 the end is found by probing (an entry exists only if the one before does, or did), in some twenty reads
 for each power of a thousand, and never by listing a directory (D5).
 """
@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import AuthenticityError, StoreError, invariant
-from crosscut.ids import Epoch, LogIndex
-from crosscut.interfaces import JSON
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, SegmentOpened
-from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken, Unknown
-from crosscut.protocol.job.segments import claim_of, following, head_after
+from crosscut.foundation.ids import Epoch, LogIndex
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry, SegmentOpened
+from crosscut.protocol.log.segments import claim_of, following, head_after
+from crosscut.protocol.log.writer import Appended, AppendOutcome, Taken, Unknown
 from crosscut.store.differences import applied, difference
 from crosscut.store.entries import FORMAT, Sealed, content_of, decode_file, encode_file, entry_of
 from crosscut.store.files import TEMPORARY, Files, Put, UncertainError, delete_all, failed

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any
 
 from crosscut.errors import SettingsError
+from crosscut.foundation.urls import Redaction
 from crosscut.store.files import Files, Put, UncertainError, checked_path
-from crosscut.urls import Redaction
 
 ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"))
 """Protocols whose `pipe_file(mode="create")` is one conditional request (`If-None-Match: *`,

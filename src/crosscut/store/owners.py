@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from crosscut.urls import local_path
+from crosscut.foundation.urls import local_path
 
 
 def foreign_write(url: str, within: tuple[str, ...] | None = None) -> str:

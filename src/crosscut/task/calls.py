@@ -7,7 +7,7 @@ from typing import Any
 
 from crosscut.operators.async_map import AsyncMap, CallId
 from crosscut.operators.operator import Operator
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.task.chain import Chain
 from crosscut.task.intake import Intake
 from crosscut.task.outlets import Outlets

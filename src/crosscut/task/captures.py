@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from crosscut.batch import Batch
-from crosscut.frozen import dataclass
-from crosscut.ids import ChannelId, CheckpointId
-from crosscut.protocol.measures import SnapshotTimes
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import ChannelId, CheckpointId
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot
+from crosscut.protocol.telemetry import SnapshotTimes
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import SnapshotLog, SpilledBlocks, release_log

@@ -6,20 +6,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.dead_letters import DeadLetter
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.dead_letters import DeadLetter
+from crosscut.contracts.metrics import Histogram
 from crosscut.errors import StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX
 from crosscut.graph.specs import SideOutput
-from crosscut.interfaces import JSON
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, named_state_error, shortened
 from crosscut.operators.probing import Deadly, Probing, deadly_error, deadly_letter
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.measures import Letter, Reading
-from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX
-from crosscut.user_metrics import Histogram
+from crosscut.protocol.telemetry import Letter, Reading
 
 
 class Chain:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from crosscut.batch import Batch
 from crosscut.errors import StateError
-from crosscut.frozen import dataclass
-from crosscut.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.task.items import LoggedBatch
 from crosscut.task.spilling import SpillFile, SpillSpace
 from crosscut.wire.batches import encode_batch

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
-from crosscut.batch import Batch, Mark
+from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.ids import ChannelId, CheckpointId
 from crosscut.graph.specs import SideOutput
-from crosscut.ids import ChannelId, CheckpointId
 from crosscut.task.flow_control import ROWS_MAX, SendingEnd
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item
 from crosscut.task.outlets import Outlets

@@ -6,12 +6,12 @@ import json
 from collections.abc import Collection
 from dataclasses import replace
 
-from crosscut.durations import duration_ms
-from crosscut.dynamic_source import Discovered, DynamicSource
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
+from crosscut.foundation.durations import duration_ms
+from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.ids import VertexId
-from crosscut.interfaces import JSON
 from crosscut.operators.operator import shortened, user_code_error
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.task.splits import SHARE_BYTES_MAX, SPLITS_SHOWN_MAX, check_ids, split_as_json

@@ -25,10 +25,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from crosscut.batch import Batch
 from crosscut.errors import WireError
-from crosscut.frozen import dataclass
-from crosscut.ids import ChannelId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import ChannelId
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from crosscut.batch import Batch
-from crosscut.frozen import dataclass
-from crosscut.ids import ChannelId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import ChannelId
 from crosscut.task.channel_log import LENGTHS, MEMORY_BYTES_MAX, SpilledBlocks, encoded_block
 from crosscut.task.items import Barrier, EndOfInput, Item, LoggedBatch
 from crosscut.task.spilling import SpillFile, SpillSpace

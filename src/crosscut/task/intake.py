@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.task.flow_control import ReceivingEnd
 from crosscut.task.inputs import InputQueue

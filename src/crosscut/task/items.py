@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from crosscut.batch import Batch
-from crosscut.frozen import dataclass
-from crosscut.ids import ChannelId, CheckpointId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import ChannelId, CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.batch import Mark
-from crosscut.ids import VertexId
+from crosscut.foundation.batch import Mark
+from crosscut.foundation.ids import VertexId
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.outlets import Outlets

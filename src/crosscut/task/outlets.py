@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.batch import Mark
-from crosscut.ids import ChannelId
+from crosscut.foundation.batch import Mark
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.task.items import Item
 from crosscut.task.requests import Errand

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from crosscut.batch import Batch, Mark
 from crosscut.errors import FlowError
+from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.ids import ChannelId
+from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.specs import Partitioning, SideOutput
-from crosscut.ids import ChannelId
-from crosscut.keys import KeyRouter
 from crosscut.operators.operator import user_code_error
 
 

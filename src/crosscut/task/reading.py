@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON, Wait
 from crosscut.errors import CrosscutError
-from crosscut.ids import CheckpointId, TaskId
-from crosscut.interfaces import JSON, Wait
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, TaskId
 from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.operator import user_code_error
 from crosscut.protocol.messages import AlignSources, SourceReached
-from crosscut.protocol.source_groups import AlignedSplits
+from crosscut.protocol.splits.alignment import AlignedSplits
 from crosscut.task.chain import Chain
 from crosscut.task.splits import SplitQueue, splits_from_json
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId
 from crosscut.operators.async_map import StartCall
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.task.channel_log import Logged

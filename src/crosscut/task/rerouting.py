@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
-from crosscut.batch import Batch
 from crosscut.errors import StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import TaskId
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import TaskId
-from crosscut.protocol.job.rescaling import copies_from, taken_over_by
+from crosscut.protocol.splits.rescaling import copies_from, taken_over_by
 from crosscut.task.items import LoggedBatch
 from crosscut.wire.batches import decode_batch, encode_batch
 

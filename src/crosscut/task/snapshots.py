@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import assert_never
 
-from crosscut.batch import Batch
 from crosscut.errors import ProtocolError
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import (
     AcknowledgeSnapshot,
     CaptureState,
@@ -46,9 +45,10 @@ from crosscut.protocol.events import (
     SourcesResumed,
     TaskEvent,
 )
-from crosscut.protocol.measures import SnapshotTimes
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined, TaskQuiet
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction
+from crosscut.protocol.telemetry import SnapshotTimes
 from crosscut.task.captures import NO_TIMES, Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.channel_log import SpilledBlocks

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId
 from crosscut.operators.operator import shortened, user_code_error
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.wire.frames import CONTROL_LIMITS, FrameType

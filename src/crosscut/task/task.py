@@ -15,22 +15,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import assert_never
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON, HeldData
 from crosscut.errors import ProtocolError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.specs import SideOutput
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, HeldData
 from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.commit import Committer
 from crosscut.protocol.events import BarrierArrived, CommitAuthorised
-from crosscut.protocol.job.rescaling import read_said, shown_said
-from crosscut.protocol.measures import Letter, Reading
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
 from crosscut.protocol.replay_order import ReplayOrder
+from crosscut.protocol.snapshot.commit import Committer
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
-from crosscut.protocol.source_groups import AlignedSplits
+from crosscut.protocol.splits.alignment import AlignedSplits
+from crosscut.protocol.splits.rescaling import read_said, shown_said
+from crosscut.protocol.telemetry import Letter, Reading
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls

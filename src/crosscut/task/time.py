@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.task.chain import Chain

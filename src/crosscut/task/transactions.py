@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.interfaces import JSON, SinkWriter
-from crosscut.protocol.commit import Committer
+from crosscut.contracts.connectors import JSON, SinkWriter
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.effects import AnnounceCommitted, CommitTransactions, FailTask
 from crosscut.protocol.events import CommitAttemptFailed, CommitSucceeded, CommitterEvent, TransactionPrepared
 from crosscut.protocol.messages import FailureCause, TaskFailed, TransactionsCommitted
+from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction
 from crosscut.task.outlets import Outlets
 from crosscut.task.requests import PrepareTransaction

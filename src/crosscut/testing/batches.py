@@ -1,8 +1,8 @@
 """Batches without Spark: attempts of the micro-batch engine in this process, and what Spark may do to them.
 
-What runs is what ships: `crosscut.worker.stage` and all below it. Only the scheduler is modelled: it gives a
-partition to any process, tries one twice, loses what one has written after some have read it, and gives a run
-up.
+What runs is what ships: `crosscut.microbatch.stage` and all below it. Only the scheduler is modelled: it
+gives a partition to any process, tries one twice, loses what one has written after some have read it, and
+gives a run up.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from crosscut.contracts.settings import BackendName, Settings
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.graph.shipping import pack_graph, unpack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.microbatch.driver_workers import BatchWorkers
+from crosscut.microbatch.host_cache import host_parts
+from crosscut.microbatch.ports import Routed
+from crosscut.microbatch.shuffle import Parcel, encoded_result
+from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
+from crosscut.microbatch.state_cache import KeptStates
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.job.terms import JobTerms
-from crosscut.settings import BackendName, Settings
-from crosscut.spark.microbatch.surroundings import Routed
-from crosscut.spark.microbatch.workers import BatchWorkers
-from crosscut.spark.terms import assignments, batch_terms, committed_output, job_terms
+from crosscut.protocol.job.spec import JobTerms
+from crosscut.spark.cluster.job_spec import assignments, batch_terms, committed_output, job_terms
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.backends import backend
-from crosscut.worker.host_parts import host_parts
-from crosscut.worker.kept_states import KeptStates
-from crosscut.worker.parcels import Parcel, encoded_result
-from crosscut.worker.stage import StageOrder, Surroundings, run_stage
 
 
 class LostError(Exception):

@@ -21,6 +21,7 @@ import crosscut as cc
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.stage import StageOrder
 from crosscut.testing.batches import LocalJobs, LostError, Weather, run_batches
 from crosscut.testing.flows import (
     Description,
@@ -43,7 +44,6 @@ from crosscut.testing.flows.steps import (
     Source,
 )
 from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.worker.stage import StageOrder
 
 PARALLELISM_MAX = 5
 WORK_MAX = 4_000

@@ -19,9 +19,17 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from crosscut.batch import Batch
 from crosscut.errors import InternalError, WireError
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import (
+    AttemptId,
+    ChannelId,
+    CheckpointId,
+    Epoch,
+    TaskId,
+    VertexId,
+    WorkerIndex,
+)
 from crosscut.net.connections import Connection, Credentials
 from crosscut.net.control import CoordinatorLink, WorkerLink
 from crosscut.net.encryption import make_certificate

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.interfaces import JSON, CommitPermit, SinkWriter
 from crosscut.testing.sink_targets import (
     LINEAGE,
     SINK_UID,

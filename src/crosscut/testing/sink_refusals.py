@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import RefusedRecordError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON
+from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sink_targets import (
     SinkTarget,
     open_writer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 
+from crosscut.contracts.connectors import JSON, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, SinkWriter
 from crosscut.testing.sink_targets import SinkTarget, open_writer, permit, require, require_visible, stage
 
 DEADLINE_S = 120.0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, HeldData, Sink, SinkContext, SinkWriter
+from crosscut.contracts.connectors import JSON, CommitPermit, HeldData, Sink, SinkContext, SinkWriter
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.testing.sources import shipped
 
 LINEAGE = Lineage("lineage-of-this-job")

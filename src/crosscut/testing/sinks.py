@@ -20,9 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from crosscut.contracts.connectors import JSON, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.interfaces import JSON, SinkWriter
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.testing.sink_histories import (
     check_a_driver_that_was_overtaken_is_refused,
     check_a_system_that_was_set_back_is_refused,

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
-from crosscut.dynamic_source import Discovered, DynamicSource
-from crosscut.interfaces import JSON, EndOfSplit, Sink, Source, Split, SplitReader, Wait
+from crosscut.contracts.connectors import JSON, EndOfSplit, Sink, Source, Split, SplitReader, Wait
+from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 
 _PARALLELISM = 3
 _LIMIT = 1_000

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Literal
 
 from crosscut.errors import StoreError
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
-from crosscut.protocol.job.entries import (
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
@@ -21,8 +21,8 @@ from crosscut.protocol.job.entries import (
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.identity import Claimant
-from crosscut.protocol.job.job_log import Appended, AppendOutcome, Taken
+from crosscut.protocol.log.identity import Claimant
+from crosscut.protocol.log.writer import Appended, AppendOutcome, Taken
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.files import Files, Put, UncertainError, checked_path

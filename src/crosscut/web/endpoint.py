@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.errors import StoreError
+from crosscut.foundation.urls import local_path, shown_url
 from crosscut.store.files import TEMPORARY
-from crosscut.urls import local_path, shown_url
 
 NAME = "page.json"
 BYTES_MAX = 4_096

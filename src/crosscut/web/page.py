@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import SettingsError
+from crosscut.monitoring.metrics import JobMetrics
 from crosscut.web.answers import TOKEN_CHARACTERS_MIN, Actions, Answers
 from crosscut.web.endpoint import Endpoint
 from crosscut.web.server import PageServer

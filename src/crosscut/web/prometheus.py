@@ -15,9 +15,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from crosscut.driver.latency import merged
-from crosscut.driver.metrics import JobMetrics, TaskMetrics, VertexMetrics
-from crosscut.protocol.measures import Reading
+from crosscut.monitoring.latency import merged
+from crosscut.monitoring.metrics import JobMetrics, TaskMetrics, VertexMetrics
+from crosscut.protocol.telemetry import Reading
 
 Value = Callable[[Any], float | int | None]
 

@@ -16,8 +16,8 @@ from typing import Any
 import fsspec
 
 from crosscut.errors import StoreError
+from crosscut.foundation.urls import Redaction, local_path
 from crosscut.store.files import TEMPORARY
-from crosscut.urls import Redaction, local_path
 
 NAME = "seen.json"
 FORMAT = 1

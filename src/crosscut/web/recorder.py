@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from crosscut.driver.metrics import JobMetrics
 from crosscut.errors import CrosscutError
-from crosscut.urls import Redaction
+from crosscut.foundation.urls import Redaction
+from crosscut.monitoring.metrics import JobMetrics
 from crosscut.web.record import write_record
 from crosscut.web.series import Series, point_of
 from crosscut.web.shared import pause_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from crosscut.driver.metrics import JobMetrics
+from crosscut.monitoring.metrics import JobMetrics
 
 POINTS_MAX = 600
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import pickle  # noqa: S403 - see above and rule S7
 from typing import Any
 
-from crosscut.batch import Batch, Mark
 from crosscut.errors import WireError
-from crosscut.shown import ShortRepr
-from crosscut.unpickling import loader
+from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.text import ShortRepr
+from crosscut.foundation.unpickling import loader
 from crosscut.wire.frames import BATCH_BYTES_MAX
 
 _SHOWN = 120

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TypeVar, get_args
 
-from crosscut.codec import from_json, to_text
+from crosscut.contracts.codec import from_json, to_text
 from crosscut.errors import WireError
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 

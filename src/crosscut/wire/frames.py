@@ -16,8 +16,8 @@ from enum import IntEnum
 from typing import NoReturn, Self
 
 from crosscut.errors import WireError
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId
 from crosscut.wire.sealing import SEAL_BYTES, FrameSeals
 
 MAGIC = b"XC"

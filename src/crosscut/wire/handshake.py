@@ -29,9 +29,9 @@ from hashlib import sha256
 from typing import NoReturn
 
 from crosscut.errors import WireError, invariant
-from crosscut.frozen import dataclass
-from crosscut.ids import AttemptId, ChannelId, Epoch, WorkerIndex
-from crosscut.keys import encoded_key
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import AttemptId, ChannelId, Epoch, WorkerIndex
+from crosscut.foundation.keys import encoded_key
 
 SECRET_BYTES = 32
 JOB_BYTES = 16

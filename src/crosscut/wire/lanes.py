@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from crosscut.frozen import dataclass
+from crosscut.foundation.frozen import dataclass
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, Payload
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from crosscut.callables import is_async, name_of
+from crosscut.foundation.callables import is_async, name_of
 from crosscut.operators.async_map import StartCall
 
 

@@ -7,11 +7,11 @@ import tempfile
 from itertools import count
 from typing import Any, Protocol
 
+from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
+from crosscut.foundation.ids import TaskId
 from crosscut.host.temporary import TemporaryDirectory
-from crosscut.ids import TaskId
 from crosscut.operators.building import NewState
-from crosscut.settings import BackendName
 from crosscut.state.keyed import KeyedState
 from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES, Options
 from crosscut.state.rocksdb.state import RocksState

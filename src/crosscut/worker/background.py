@@ -14,11 +14,11 @@ from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, assert_never
 
+from crosscut.contracts.connectors import SinkWriter
 from crosscut.errors import ConnectorError, HistoryError, StateError, StoreError, WorkersError, invariant
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.host.calls import Calls, StartThread, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.interfaces import SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.operators.async_map import StartCall
 from crosscut.operators.connector_errors import raise_named

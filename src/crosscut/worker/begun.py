@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crosscut.protocol.measures import SnapshotTimes
+from crosscut.protocol.telemetry import SnapshotTimes
 
 
 @dataclass(slots=True)

@@ -7,29 +7,35 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from crosscut.batch import Batch
-from crosscut.connected_process import Begins
-from crosscut.dynamic_source import DynamicSource
+from crosscut.contracts.connected_process import Begins
+from crosscut.contracts.connectors import JSON, HeldData, SinkContext, SinkWriter
+from crosscut.contracts.dynamic_source import DynamicSource
+from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.graph.channels import back_edges_of, depths_of, inputs_of, leaving, read_aside
 from crosscut.graph.source_groups import aligned_splits
 from crosscut.graph.specs import AsyncMapSpec, JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
-from crosscut.interfaces import JSON, HeldData, SinkContext, SinkWriter
-from crosscut.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.final import Forerunners
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.operators.operator import named_state_error
-from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
-from crosscut.protocol.commit import Committer, known_after, known_before, restore_permit
-from crosscut.protocol.job.rescaling import chains_of, copies_from, read_said, taken_over_by, wholly_taken
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.replay_order import ReplayOrder
+from crosscut.protocol.snapshot.choosing import ProtocolKind, snapshot_protocol
+from crosscut.protocol.snapshot.commit import Committer, known_after, known_before, restore_permit
 from crosscut.protocol.snapshots import Part, Snapshot
-from crosscut.settings import BackendName
+from crosscut.protocol.splits.rescaling import (
+    chains_of,
+    copies_from,
+    read_said,
+    taken_over_by,
+    wholly_taken,
+)
 from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain

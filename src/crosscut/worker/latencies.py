@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from crosscut.batch import Mark
-from crosscut.protocol.measures import Reading, ReadingsSaid
-from crosscut.user_metrics import Histogram
+from crosscut.contracts.metrics import Histogram
+from crosscut.foundation.batch import Mark
+from crosscut.protocol.telemetry import Reading, ReadingsSaid
 
 BOUNDS = tuple(step * 10.0**power for power in range(-4, 5) for step in (1.0, 2.5, 5.0))
 """In seconds: from a tenth of a millisecond to 14 hours, so that what has waited long at a blocked channel is

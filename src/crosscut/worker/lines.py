@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from crosscut.ids import CheckpointId, Epoch, TaskId, WorkerIndex
-from crosscut.logs import LogFormat, LogLevel, error_text, log_formatter
-from crosscut.protocol.measures import LogLine
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, WorkerIndex
+from crosscut.foundation.logs import LogFormat, LogLevel, error_text, log_formatter
+from crosscut.protocol.telemetry import LogLine
 
 TEXT_CHARS_MAX = 2_000
 """Of a line that is sent to the driver; of a traceback the end is kept."""

@@ -15,15 +15,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON, SinkWriter
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
 from crosscut.host.alarms import LoopAlarm, NewAlarm
 from crosscut.host.calls import StartThread, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.interpreter_lock import Sharing, hold_on
 from crosscut.host.watch import Slices, Unwatched
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import JSON, SinkWriter
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.operators.probing import Copies, Probing

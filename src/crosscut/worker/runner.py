@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVarTuple
 
-from crosscut.batch import Batch
-from crosscut.ids import ChannelId
-from crosscut.interfaces import SinkWriter
-from crosscut.protocol.measures import LOOK_EVERY_NS, Letter, ReadingsSaid
+from crosscut.contracts.connectors import SinkWriter
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.messages import TaskStatistics
+from crosscut.protocol.telemetry import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.state.keyed import KeyedState
 from crosscut.state.memory import StateMemory
 from crosscut.task.flow_control import LOCAL_ITEMS_MAX, ROWS_MAX, Window

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
-from crosscut.ids import CheckpointId, TaskId
+from crosscut.foundation.ids import CheckpointId, TaskId
 from crosscut.operators.building import NewState
-from crosscut.protocol.job.recovery import FromMemory, FromNothing, restore_from
+from crosscut.protocol.log.recovery import FromMemory, FromNothing, restore_from
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
 from crosscut.state.heritage import Heritage

@@ -15,6 +15,8 @@ from functools import partial
 from typing import assert_never
 
 from crosscut.errors import WorkersError
+from crosscut.foundation.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.channels import inputs_of, outputs_of
 from crosscut.graph.specs import JobGraph
 from crosscut.host.alarms import LoopAlarm, NewAlarm
@@ -23,25 +25,12 @@ from crosscut.host.clock import Clock
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.host.interpreter_lock import hold_on
 from crosscut.host.process import Process
-from crosscut.ids import AttemptId, ChannelId, Epoch, TaskId, VertexId, WorkerIndex
-from crosscut.keys import KeyRouter
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials, connect
 from crosscut.net.control import HeartbeatPace, WorkerLink
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.operators.probing import Copies
-from crosscut.protocol.job.obeying import (
-    BeginTasks,
-    EndTasks,
-    EndWorker,
-    LearnPeers,
-    Obedience,
-    TasksEnded,
-    TaskWord,
-    TellTasks,
-    WorkerEvent,
-)
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     AlignSources,
@@ -61,6 +50,17 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerHeartbeat,
     WorkerReady,
+)
+from crosscut.protocol.worker.lifecycle import (
+    BeginTasks,
+    EndTasks,
+    EndWorker,
+    LearnPeers,
+    Obedience,
+    TasksEnded,
+    TaskWord,
+    TellTasks,
+    WorkerEvent,
 )
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.flow_control import Credit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import ModuleType
 
+from crosscut.foundation.ids import AttemptId, WorkerIndex
 from crosscut.graph.shipping import unpack_graph
 from crosscut.host.alarms import system_alarm
 from crosscut.host.calls import start_thread
@@ -13,7 +14,6 @@ from crosscut.host.copies import ForkedCopies
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.interpreter_lock import let_threads_run
 from crosscut.host.process import SystemProcess, hosting_a_worker
-from crosscut.ids import AttemptId, WorkerIndex
 from crosscut.net.control import report_failed_start
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend

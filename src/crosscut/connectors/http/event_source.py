@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.json_decoding import checked_depth
 from crosscut.connectors.http.event_stream import Event, EventParser
 from crosscut.connectors.http.requests import (
     MAY_PASS,
@@ -22,10 +23,9 @@ from crosscut.connectors.http.requests import (
     library,
     pieces,
 )
-from crosscut.connectors.json_decoding import checked_depth
 from crosscut.connectors.secrets import Environment, revealed
+from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, Source, Split, SplitReader
 
 CONNECT_TIMEOUT_S = 15.0
 SILENCE_S = 60.0

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import HIDDEN, Environment, revealed
 from crosscut.errors import ConnectorError
-from crosscut.urls import Redaction, shown_url
+from crosscut.foundation.urls import Redaction, shown_url
 
 Headers = Mapping[str, "str | Environment"]
 

@@ -10,6 +10,8 @@ from itertools import islice
 from typing import Any
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.json_values import dumped
+from crosscut.connectors.files.rows import checked_row
 from crosscut.connectors.http.requests import (
     MAY_PASS,
     Address,
@@ -20,14 +22,12 @@ from crosscut.connectors.http.requests import (
     library,
     without_values,
 )
-from crosscut.connectors.json_values import dumped
 from crosscut.connectors.loop_thread import LoopThread
-from crosscut.connectors.rows import checked_row
 from crosscut.connectors.secrets import Environment, revealed
-from crosscut.durations import Duration, duration_ms
+from crosscut.contracts.connectors import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, Guarantee, Sink, SinkContext, SinkWriter
+from crosscut.foundation.durations import Duration, duration_ms
+from crosscut.foundation.ids import CheckpointId
 
 REFUSES_RECORDS = frozenset({400, 409, 413, 422})
 """Answers that are about the records of a request; others of 4xx are about the receiver, or who may post."""

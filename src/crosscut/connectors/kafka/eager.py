@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from crosscut.connectors.kafka.client import library, refused
 from crosscut.connectors.kafka.sending import send
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, SinkWriter
+from crosscut.foundation.ids import CheckpointId
 
 if TYPE_CHECKING:
     from crosscut.connectors.kafka.sink import KafkaSink

@@ -8,9 +8,9 @@ from typing import Any
 
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library
 from crosscut.connectors.kafka.marker import decoded
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.errors import ConnectorError
-from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput
+from crosscut.foundation.ids import Lineage, TaskId, VertexId
 
 LOOK_TIMEOUT_S = 45.0
 """For reading the markers of all tasks."""

@@ -18,10 +18,10 @@ from typing import Any
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of, refused
 from crosscut.connectors.kafka.limits import policies, topic_settings
+from crosscut.contracts.connectors import CommitPermit, SinkContext
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.ids import CheckpointId, Epoch
-from crosscut.interfaces import CommitPermit, SinkContext
-from crosscut.protocol.job.history import check_not_set_back
+from crosscut.foundation.ids import CheckpointId, Epoch
+from crosscut.protocol.log.history import check_not_set_back
 
 _log = logging.getLogger("crosscut.kafka")
 

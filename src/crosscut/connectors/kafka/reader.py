@@ -16,8 +16,8 @@ from crosscut.connectors.kafka.awaiting import NextMessage
 from crosscut.connectors.kafka.client import TIMEOUT_S, library, refused
 from crosscut.connectors.kafka.records import Decoding, Message, SchemaUnavailable, decoder, message_of
 from crosscut.connectors.kafka.watch import Watch
+from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, EndOfSplit, SplitReader, Wait
 
 Malformed = Literal["fail", "skip"] | Callable[[Message, Exception], Any]
 

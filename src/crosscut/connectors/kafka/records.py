@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.json_decoding import json_value, json_values
-from crosscut.connectors.json_values import all_dumped
+from crosscut.connectors.files.json_decoding import json_value, json_values
+from crosscut.connectors.files.json_values import all_dumped
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]

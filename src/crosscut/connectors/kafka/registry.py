@@ -16,8 +16,8 @@ from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from crosscut.connectors.bounded_request import answer_to
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.bounded_request import answer_to
 from crosscut.connectors.kafka.avro import ValueCheck, check_depth
 from crosscut.connectors.kafka.records import Message, SchemaUnavailable
 from crosscut.connectors.secrets import Environment

@@ -30,10 +30,18 @@ from crosscut.connectors.kafka.records import (
 )
 from crosscut.connectors.kafka.sending import Held, send
 from crosscut.connectors.secrets import shown
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    CommittedOutput,
+    Guarantee,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Guarantee, Sink, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history
+from crosscut.foundation.ids import CheckpointId
+from crosscut.protocol.log.history import check_history
 
 COMMIT_TIMEOUT_MS = 60_000
 """For one transaction, from its first message to its commit, unless `transaction.timeout.ms` says another."""

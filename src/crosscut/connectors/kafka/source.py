@@ -21,10 +21,10 @@ from crosscut.connectors.kafka.reader import Malformed, PartitionReader, Reading
 from crosscut.connectors.kafka.records import Decoding, Message, decoder
 from crosscut.connectors.kafka.topics import Topics
 from crosscut.connectors.secrets import shown
-from crosscut.durations import Duration, duration_ms
-from crosscut.dynamic_source import Discovered, DynamicSource
+from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
+from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, Source, Split, SplitReader
+from crosscut.foundation.durations import Duration, duration_ms
 
 Start = Literal["earliest", "latest", "committed"] | datetime
 

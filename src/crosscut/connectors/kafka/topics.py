@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, permanent, refused
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON
 
 GONE_AFTER_S = 5.0
 """A broker that has just started may know nothing of a topic that is there."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.errors import ConnectorError
-from crosscut.urls import Redaction
+from crosscut.foundation.urls import Redaction
 
 CONNECT_TIMEOUT_S = 5.0
 

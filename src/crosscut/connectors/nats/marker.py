@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from crosscut.contracts.connectors import CommittedOutput
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from crosscut.connectors.json_decoding import json_value
-from crosscut.connectors.json_values import dumped
+from crosscut.connectors.files.json_decoding import json_value
+from crosscut.connectors.files.json_values import dumped
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.rows import checked_row
 from crosscut.connectors.nats.client import Servers, closed, failures, run
 from crosscut.connectors.nats.marker import Marker
 from crosscut.connectors.nats.messages import Encoding, encoder, is_subject
 from crosscut.connectors.nats.writer import NatsWriter
-from crosscut.connectors.rows import checked_row
+from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
 
 
 def sink(

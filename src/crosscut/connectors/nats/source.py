@@ -12,8 +12,8 @@ from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.nats.client import Servers, closed, failures, is_permanent, run
 from crosscut.connectors.nats.messages import Decoding, Message, decoder
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 
 PATIENCE_S = 60.0
 """For servers that do not answer."""

@@ -14,10 +14,10 @@ from crosscut.connectors.loop_thread import LoopThread
 from crosscut.connectors.nats.client import closed, failures, is_permanent
 from crosscut.connectors.nats.marker import Marker
 from crosscut.connectors.nats.messages import encoder, is_subject, packed, unpacked
+from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError, HistoryError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import JSON, CommitPermit, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history, check_not_set_back
+from crosscut.foundation.ids import CheckpointId
+from crosscut.protocol.log.history import check_history, check_not_set_back
 
 if TYPE_CHECKING:
     from crosscut.connectors.nats.sink import NatsSink

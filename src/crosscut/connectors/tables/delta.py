@@ -17,18 +17,18 @@ from reprlib import repr as shortened
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from crosscut.connectors.arrow_values import schema_of
 from crosscut.connectors.extras import required
-from crosscut.connectors.local_paths import is_remote, local_path
-from crosscut.connectors.rows import checked_columns, checked_row, row_maker
+from crosscut.connectors.files.arrow_values import schema_of
+from crosscut.connectors.files.local_paths import is_remote, local_path
+from crosscut.connectors.files.rows import checked_columns, checked_row, row_maker
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.connectors.tables.lake import HeldRows, note_of, noted, place_of, without_secrets
 from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, tried
 from crosscut.connectors.tables.writer import Database, Session, TableWriter
+from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.urls import Redaction
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.foundation.urls import Redaction
 
 Options = Mapping[str, "str | Environment"]
 

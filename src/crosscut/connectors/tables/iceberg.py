@@ -14,17 +14,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.connectors.arrow_values import schema_of
 from crosscut.connectors.extras import required
-from crosscut.connectors.rows import checked_columns, checked_row, row_maker
+from crosscut.connectors.files.arrow_values import schema_of
+from crosscut.connectors.files.rows import checked_columns, checked_row, row_maker
 from crosscut.connectors.secrets import Environment, revealed, shown
 from crosscut.connectors.tables.lake import HeldRows, note_of, noted, place_of, without_secrets
 from crosscut.connectors.tables.trial import Row, Tried, tried
 from crosscut.connectors.tables.writer import Database, Overtaken, Session, TableWriter
+from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.urls import HIDDEN, Redaction, shown_url
+from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.urls import HIDDEN, Redaction, shown_url
 
 Catalog = Mapping[str, "str | Environment"]
 

@@ -10,13 +10,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from crosscut.connectors.arrow_values import REFUSALS, RowBatches
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.arrow_values import REFUSALS, RowBatches
 from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.trial import Row, RowsRefused
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import CommittedOutput, SinkContext
-from crosscut.urls import HIDDEN
+from crosscut.contracts.connectors import CommittedOutput, SinkContext
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.foundation.urls import HIDDEN
 
 _SECRET_BYTES_MIN = 4
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import orjson
 
-from crosscut.connectors.local_paths import local_path
-from crosscut.connectors.rows import row_maker
+from crosscut.connectors.files.local_paths import local_path
+from crosscut.connectors.files.rows import row_maker
 from crosscut.connectors.tables.rows import Columns, Table, name_parts, quoted, table_of
 from crosscut.connectors.tables.sqlite_values import Affinity, affinity_of, mapped_types, parameter, storer
 from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, check_key, tried
 from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, TableWriter, marker_of
+from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId
-from crosscut.interfaces import CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.foundation.ids import CheckpointId
 
 LOCK_TIMEOUT_S = 60.0
 """For another writer to end its transaction: there is one at a time in a file."""

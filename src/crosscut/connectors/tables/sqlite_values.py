@@ -12,7 +12,7 @@ from reprlib import repr as shortened
 from typing import Any
 from uuid import UUID
 
-from crosscut.connectors.json_values import json_text
+from crosscut.connectors.files.json_values import json_text
 from crosscut.errors import ConnectorError
 
 BYTES = "$bytes"

@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from crosscut.connectors.tables.trial import Row, Tried
+from crosscut.contracts.connectors import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, SinkContext, SinkWriter
-from crosscut.protocol.job.history import check_history, check_not_set_back
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.protocol.log.history import check_history, check_not_set_back
 
 _ATTEMPTS = 50
 _PAUSE_S = 0.05

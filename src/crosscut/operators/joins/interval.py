@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.graph.joins import LEFT, IntervalJoinSpec, keeps_left, keeps_right
 from crosscut.operators.joins.times import TimedRows
 from crosscut.operators.timed import Said, TimedOperator
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
-from crosscut.timestamps import TIMESTAMP_MAX
 
 _TABLES = ("left", "right")
 

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 from crosscut.graph.joins import LEFT, LatestJoinSpec
 from crosscut.operators.joins.times import TimedRows
 from crosscut.operators.timed import Said, TimedOperator

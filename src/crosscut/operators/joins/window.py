@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
+from crosscut.contracts.windows import Windowed
 from crosscut.graph.joins import LEFT, How, keeps_left, keeps_right
 from crosscut.operators.windows.folding import Folding
-from crosscut.windows import Windowed
 
 Both = tuple[list[Any], list[Any]]
 _NOBODY = (None,)

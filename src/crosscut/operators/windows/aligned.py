@@ -13,15 +13,15 @@ from heapq import heappop, heappush
 from itertools import islice, repeat
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.interfaces import JSON
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.windows import Early, OnCount, Sliding, Trigger, Tumbling
+from crosscut.foundation.batch import Batch
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
 from crosscut.state.encoding import DELETED
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
-from crosscut.windows import Early, OnCount, Sliding, Trigger, Tumbling
 
 OPEN, KEPT = "windows", "windows kept for late records"
 

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
+from crosscut.contracts.windows import (
+    CountWindow,
+    GlobalWindow,
+    Session,
+    Sliding,
+    Trigger,
+    Tumbling,
+    Window,
+)
 from crosscut.operators.keyed import nothing_yet
 from crosscut.operators.windows import aligned, sessions
 from crosscut.operators.windows.aligned import AlignedWindows
@@ -13,7 +22,6 @@ from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator
 from crosscut.operators.windows.sessions import SessionWindows
 from crosscut.state.keyed import KeyedState
-from crosscut.windows import CountWindow, GlobalWindow, Session, Sliding, Trigger, Tumbling, Window
 
 
 def window_state(window: Window, new: Callable[..., KeyedState] = KeyedState) -> KeyedState:

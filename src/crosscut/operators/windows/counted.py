@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
-from crosscut.batch import Batch
-from crosscut.interfaces import JSON
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.windows import CountWindow, Early, GlobalWindow, OnCount, Trigger
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator
 from crosscut.state.keyed import KeyedState
-from crosscut.timestamps import TIMESTAMP_MAX
-from crosscut.windows import CountWindow, Early, GlobalWindow, OnCount, Trigger
 
 _NEVER = 0
 

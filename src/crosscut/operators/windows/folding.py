@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from crosscut.callables import several
+from crosscut.contracts.windows import Windowed
+from crosscut.foundation.callables import several
 from crosscut.graph.windows import AggregateFold, CountFold, Fold, ProcessFold, ReduceFold, SumFold
 from crosscut.operators.keyed import nothing_yet, reducing, summing
-from crosscut.windows import Windowed
 
 
 @dataclass(frozen=True, slots=True)

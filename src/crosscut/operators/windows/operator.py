@@ -6,14 +6,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from crosscut.batch import Batch
 from crosscut.errors import UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.operators.operator import user_code_error
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.windows.folding import Folding
 from crosscut.state.encoding import owned_copy
 from crosscut.state.keyed import KeyedState
-from crosscut.timestamps import TIMESTAMP_MAX
 
 
 class WindowOperator(TimedOperator):

@@ -14,15 +14,15 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.windows import Early, OnCount, Session, Trigger
 from crosscut.errors import InternalError
-from crosscut.interfaces import JSON
+from crosscut.foundation.batch import Batch
 from crosscut.operators.timed import NO_TIME, Said
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
-from crosscut.windows import Early, OnCount, Session, Trigger
 
 SESSIONS = "sessions"
 

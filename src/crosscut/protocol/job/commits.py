@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from crosscut.ids import CheckpointId, TaskId
-from crosscut.protocol.commit import moved
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.foundation.ids import CheckpointId, TaskId
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.snapshot.commit import moved
 from crosscut.protocol.snapshots import TaskSnapshot
 
 _SHOWN_MAX = 3

@@ -14,24 +14,24 @@ from dataclasses import replace
 from typing import assert_never
 
 from crosscut.errors import ProtocolError
-from crosscut.ids import CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
+from crosscut.protocol.checkpoint.series import Series
+from crosscut.protocol.checkpoint.termination import Termination, termination
 from crosscut.protocol.effects import JobEffect
-from crosscut.protocol.job import hearing, restarts
+from crosscut.protocol.job import fencing as hearing
+from crosscut.protocol.job import restarts
 from crosscut.protocol.job.commits import Commits
-from crosscut.protocol.job.end_of_input import Termination, termination
 from crosscut.protocol.job.ending import Ending, Over
-from crosscut.protocol.job.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
-from crosscut.protocol.job.finding import Search, SplitFinding
-from crosscut.protocol.job.gathering import Gathering
-from crosscut.protocol.job.job_log import Durable, LogEvent
-from crosscut.protocol.job.ownership import Claiming, NoCheckpoint, Ownership, Stale
 from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
+from crosscut.protocol.job.registration import Gathering
 from crosscut.protocol.job.restarts import Failures
-from crosscut.protocol.job.roster import Identity, Roster
-from crosscut.protocol.job.series import Series
-from crosscut.protocol.job.terms import JobTerms
+from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.workers import Identity, Roster
+from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
+from crosscut.protocol.log.ownership import Claiming, NoCheckpoint, Ownership, Stale
+from crosscut.protocol.log.writer import Durable, LogEvent
 from crosscut.protocol.messages import (
     FailureCause,
     HaltTasks,
@@ -52,7 +52,8 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.protocol.source_groups import SourceGroups
+from crosscut.protocol.splits.alignment import SourceGroups
+from crosscut.protocol.splits.discovery import Search, SplitFinding
 
 __all__ = ["Coordinator", "JobTerms", "Phase"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crosscut.ids import WorkerIndex
+from crosscut.foundation.ids import WorkerIndex
 from crosscut.protocol.messages import FailureCause
 
 DEATHS_MIN = 2

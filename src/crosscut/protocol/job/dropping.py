@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from crosscut.frozen import dataclass
-from crosscut.ids import Lineage, LogIndex
-from crosscut.protocol.job import recovery
-from crosscut.protocol.job.entries import EpochClaimed, JobFinished, LogEntry, OpenOutput
-from crosscut.protocol.job.identity import Claimant
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import Lineage, LogIndex
 from crosscut.protocol.job.pending_output import restored
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log import recovery
+from crosscut.protocol.log.entries import EpochClaimed, JobFinished, LogEntry, OpenOutput
+from crosscut.protocol.log.identity import Claimant
+from crosscut.protocol.log.segments import claims_in
 
 
 @dataclass(frozen=True, slots=True)

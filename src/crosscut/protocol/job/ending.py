@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.effects import Outcome
 from crosscut.protocol.events import CutJudged
 from crosscut.protocol.job.commits import Commits
-from crosscut.protocol.job.entries import CheckpointCompleted, JobEntry
+from crosscut.protocol.log.entries import CheckpointCompleted, JobEntry
 from crosscut.protocol.messages import FailureCause
 
 

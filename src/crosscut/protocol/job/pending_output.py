@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from crosscut.ids import LogIndex
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry, OpenOutput
-from crosscut.protocol.job.segments import claim_of
+from crosscut.foundation.ids import LogIndex
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry, OpenOutput
+from crosscut.protocol.log.segments import claim_of
 from crosscut.protocol.snapshots import TaskSnapshot
 
 

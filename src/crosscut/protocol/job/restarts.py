@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from crosscut.frozen import dataclass
-from crosscut.ids import WorkerIndex
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import WorkerIndex
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.job.deaths import deaths_of
@@ -16,7 +16,7 @@ from crosscut.protocol.messages import FailureCause
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """The restart strategy in milliseconds; see `crosscut.settings.Restart`."""
+    """The restart strategy in milliseconds; see `crosscut.contracts.settings.Restart`."""
 
     failures_max: int
     window_ms: int

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from crosscut.frozen import dataclass
-from crosscut.ids import TaskId, VertexId
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import TaskId, VertexId
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.protocol.snapshots import PendingTransaction, TaskSnapshot
 

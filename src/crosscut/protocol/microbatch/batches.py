@@ -20,11 +20,10 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import assert_never
 
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId, Epoch, VertexId
-from crosscut.protocol.commit import RETRY_DELAY_MAX_MS, RETRY_DELAY_MS
-from crosscut.protocol.job.retention import written_for
-from crosscut.protocol.job.together import too_long
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId, Epoch, VertexId
+from crosscut.protocol.checkpoint.retention import written_for
+from crosscut.protocol.checkpoint.single_committer import too_long
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, chosen, gathered
 from crosscut.protocol.microbatch.effects import (
@@ -59,6 +58,7 @@ from crosscut.protocol.microbatch.events import (
     RunEnded,
     TasksDeployed,
 )
+from crosscut.protocol.snapshot.commit import RETRY_DELAY_MAX_MS, RETRY_DELAY_MS
 
 RUNS_MAX = 4
 """A batch whose attempts don't fit together runs again so often before its epoch fails."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crosscut.frozen import dataclass
-from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from crosscut.ids import CheckpointId, Epoch, TaskId
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.messages import AssignSplits
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from crosscut.frozen import dataclass
+from crosscut.foundation.frozen import dataclass
 from crosscut.protocol.snapshots import TaskSnapshot
 
 PATIENCE_MS = 5_000

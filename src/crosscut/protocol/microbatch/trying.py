@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from crosscut.ids import TaskId
+from crosscut.foundation.ids import TaskId
 
 TRIES = 2
 """Attempts at a partition that fail without a word: one, and the one beside it. The next says why."""

@@ -3,7 +3,7 @@
     table (1 byte) | key group (2 bytes, big-endian) | key | name, in tables of named rows
 
 So the rows of a table stand together, those of a key group in it, and those of one key. Keys are encoded
-as they are hashed (`crosscut.keys.encoded_key`): keys that are equal are one row.
+as they are hashed (`crosscut.foundation.keys.encoded_key`): keys that are equal are one row.
 
 If these bytes don't say exactly what the key was (`crosscut.state.given_keys`), the row itself follows its
 value, where `pickle.loads` of the value ignores it:
@@ -23,11 +23,11 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from crosscut.keys import decoded_key, encoded_key, encoded_keys
+from crosscut.foundation.keys import decoded_key, encoded_key, encoded_keys
+from crosscut.foundation.unpickling import loader
 from crosscut.state.encoding import loaded
 from crosscut.state.given_keys import PICKLED, encoded_name
 from crosscut.state.rocksdb.database import after
-from crosscut.unpickling import loader
 
 _GROUP = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")

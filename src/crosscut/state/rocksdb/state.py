@@ -16,7 +16,7 @@ from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 from crosscut.errors import StateError, invariant
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import MAIN, KeyedState

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from crosscut.errors import InternalError, StateError
-from crosscut.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import DELETED, loaded, owned_copy, unstorable
 from crosscut.state.expiry import ExpiryByScan
 from crosscut.state.field_names import REFERENCE

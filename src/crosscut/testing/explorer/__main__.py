@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import get_args
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.conversation import conversation
 from crosscut.testing.explorer.graphs import GRAPHS, TIMED, graph

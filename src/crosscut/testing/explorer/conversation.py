@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,

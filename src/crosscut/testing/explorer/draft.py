@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crosscut.ids import LogIndex
+from crosscut.foundation.ids import LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.messages import DeployTasks, FailureCause, TaskFailed, WorkerReady

@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import NamedTuple
 
-from crosscut.ids import AttemptId, LogIndex, WorkerIndex
+from crosscut.foundation.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
-from crosscut.protocol.job.entries import CheckpointCompleted, LogEntry
-from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
+from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import (
     CoordinatorMessage,
     DeployTasks,

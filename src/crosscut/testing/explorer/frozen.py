@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from crosscut.ids import TaskId
+from crosscut.foundation.ids import TaskId
 from crosscut.protocol import effects as do
 from crosscut.protocol.messages import (
     AbortCheckpoint,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.graph.components import loops_of
 from crosscut.graph.specs import Edge
-from crosscut.ids import ChannelId, TaskId, VertexId
-from crosscut.protocol.job.end_of_input import Component
+from crosscut.protocol.checkpoint.termination import Component
 
 RECORD_BITS = 4
 """A multiset of records is one number: so many bits for how often each is in it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from crosscut.ids import Lineage
+from crosscut.foundation.ids import Lineage
 from crosscut.testing.explorer.event_time import NOTHING_KEPT, WATERMARK, Kept
 
 END = 1 << 30

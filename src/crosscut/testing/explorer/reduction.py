@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.frozen import Site
 from crosscut.testing.explorer.items import END
 from crosscut.testing.explorer.tasks import ExploredTask

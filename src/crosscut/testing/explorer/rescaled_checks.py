@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crosscut.interfaces import JSON
-from crosscut.keys import groups_of_task
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.keys import groups_of_task
 from crosscut.testing.explorer.items import ensure
 from crosscut.testing.explorer.rescaled_state import (
     KEYED,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId
+from crosscut.foundation.keys import OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import ChannelId, CheckpointId, Epoch, TaskId
-from crosscut.interfaces import JSON
-from crosscut.keys import OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
-from crosscut.protocol.job import rescaling
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.snapshot.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.protocol.splits import rescaling
 from crosscut.task import rerouting
 from crosscut.task.items import LoggedBatch
 from crosscut.testing.explorer.machines import MachineTable, Numbers

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from crosscut.ids import TaskId, VertexId
-from crosscut.keys import key_group, owner_of_group
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.foundation.ids import TaskId, VertexId
+from crosscut.foundation.keys import key_group, owner_of_group
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot
 
 READ, KEYED = VertexId("read"), VertexId("keyed")

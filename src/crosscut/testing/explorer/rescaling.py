@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from crosscut.batch import Batch
-from crosscut.ids import CheckpointId, TaskId
-from crosscut.interfaces import JSON
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import CheckpointId, TaskId
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on

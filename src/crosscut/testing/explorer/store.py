@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from crosscut.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
-from crosscut.interfaces import CommitPermit, CommittedOutput
-from crosscut.protocol.job.entries import (
+from crosscut.contracts.connectors import CommitPermit, CommittedOutput
+from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex, TaskId, VertexId
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
@@ -19,7 +19,7 @@ from crosscut.protocol.job.entries import (
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.segments import FIRST, claim_of
+from crosscut.protocol.log.segments import FIRST, claim_of
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.testing.explorer.graphs import RECORD_BITS, Graph, once, times
 from crosscut.testing.explorer.items import LINEAGE, Content, ensure, is_record, record_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
 from crosscut.protocol.messages import (

@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from crosscut.ids import ChannelId, Epoch, Lineage
+from crosscut.foundation.ids import ChannelId, Epoch, Lineage
 from crosscut.protocol import events as on
-from crosscut.protocol.barriers.choosing import ProtocolKind, snapshot_protocol
-from crosscut.protocol.barriers.snapshotting import SnapshotProtocol
-from crosscut.protocol.commit import Committer, restore_permit
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CoordinatorMessage,
@@ -28,6 +25,9 @@ from crosscut.protocol.messages import (
     TriggerCheckpoint,
     WorkerMessage,
 )
+from crosscut.protocol.snapshot.choosing import ProtocolKind, snapshot_protocol
+from crosscut.protocol.snapshot.commit import Committer, restore_permit
+from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Budgets, Cost
 from crosscut.testing.explorer.draft import SAVEPOINT, Draft, StoreNeeded
 from crosscut.testing.explorer.driver import DriverTable

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, assert_never
 
 import crosscut as cc
-from crosscut.dead_letters import DEAD_LETTERS
+from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.errors import invariant
 from crosscut.testing.flows import accumulators, functions, letters, processes, timed_functions
 from crosscut.testing.flows.added_steps import Stray, Transform, Trial

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, assert_never
 from zlib import crc32
 
-from crosscut.dead_letters import DeadLetter
+from crosscut.contracts.dead_letters import DeadLetter
 from crosscut.graph.specs import Emit
 from crosscut.testing.flows.steps import (
     Attempt,

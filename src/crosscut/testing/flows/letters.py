@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, assert_never
 
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.testing.flows.added_steps import Stray, Trial
 from crosscut.testing.flows.functions import energy_of, key_of, mixed, number_of, record
 

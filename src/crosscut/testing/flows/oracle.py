@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, assert_never
 
 from crosscut.errors import FlowError
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.testing.flows import accumulators, functions, letters, processes, timed_functions
 from crosscut.testing.flows.added_steps import Stray, Transform, Trial
 from crosscut.testing.flows.building import source_records
@@ -62,7 +63,6 @@ from crosscut.testing.flows.steps import (
 )
 from crosscut.testing.flows.timed_oracle import Happened, said_of
 from crosscut.testing.flows.ways import cycles, key_by_of, ways
-from crosscut.timestamps import TIMESTAMP_MAX
 
 _NOTHING: Any = object()
 

@@ -8,27 +8,21 @@ from functools import partial
 from operator import add
 from typing import Any, assert_never
 
-from crosscut.connected_process import (
+from crosscut.contracts.connected_process import (
     BroadcastState,
     ConnectedProcess,
     SplitState,
     StreamProcess,
     UnionState,
 )
-from crosscut.keyed_process import KeyedProcess
-from crosscut.process_context import Context
-from crosscut.process_states import (
-    AggregatingState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
+from crosscut.contracts.context import Context
+from crosscut.contracts.process import KeyedProcess
+from crosscut.contracts.state import AggregatingState, ListState, MapState, ReducingState, ValueState
+from crosscut.contracts.windows import Windowed
+from crosscut.foundation.timestamps import BEFORE_ALL_TIME, END_OF_TIME
 from crosscut.testing.flows import functions
 from crosscut.testing.flows.functions import MODULUS, is_refused, number_of
 from crosscut.testing.flows.steps import ClockName, Hold, KeyBy, StateName
-from crosscut.timestamps import BEFORE_ALL_TIME, END_OF_TIME
-from crosscut.windows import Windowed
 
 
 class Counting(KeyedProcess[Any, Any]):

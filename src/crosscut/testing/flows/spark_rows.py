@@ -12,10 +12,10 @@ from typing import Any, assert_never
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.testing.flows.added_steps import RowStateName, Transform
 from crosscut.testing.flows.functions import key_of
 from crosscut.testing.flows.processes import WRONG
-from crosscut.timestamps import TIMESTAMP_MAX
 
 HELD_MS = 5
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from crosscut.dead_letters import DEAD_LETTERS
+from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.graph.specs import Emit
 from crosscut.testing.flows.added_steps import KeyName as KeyName
 from crosscut.testing.flows.added_steps import Stray, Transform, Trial

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, assert_never
 
+from crosscut.contracts.windows import Windowed
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.testing.flows import timed_functions
 from crosscut.testing.flows.steps import Join, Timed, Window
-from crosscut.timestamps import TIMESTAMP_MAX
-from crosscut.windows import Windowed
 
 
 class Happened(NamedTuple):

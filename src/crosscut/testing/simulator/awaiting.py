@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from crosscut.callables import is_async
+from crosscut.foundation.callables import is_async
 from crosscut.operators.async_map import retry_delay_ms
 
 

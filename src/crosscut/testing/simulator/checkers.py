@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from crosscut.connected_process import SHARED_KINDS
+from crosscut.contracts.connected_process import SHARED_KINDS
+from crosscut.contracts.connectors import CommitPermit
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.keys import groups_of_task, key_group
 from crosscut.graph.specs import AsyncMapSpec
-from crosscut.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.interfaces import CommitPermit
-from crosscut.keys import groups_of_task, key_group
 from crosscut.operators.final import ordinal_of
-from crosscut.protocol.job.entries import (
+from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
     JobFinished,
@@ -26,9 +26,9 @@ from crosscut.protocol.job.entries import (
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.job.rescaling import said_ranges
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Part, Snapshot
+from crosscut.protocol.splits.rescaling import said_ranges
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log

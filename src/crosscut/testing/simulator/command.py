@@ -10,7 +10,7 @@ from dataclasses import replace
 from crosscut.errors import CrosscutError, FlowError, UserCodeError
 from crosscut.flow.flow import Flow
 from crosscut.graph.specs import SinkSpec
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.blame import told
 from crosscut.testing.simulator.drawn import drawn_options, world_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 
-from crosscut.protocol.job.segments import claims_in
+from crosscut.protocol.log.segments import claims_in
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from crosscut.protocol.barriers.choosing import ProtocolKind
+from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.flows import (
     Description,
     built_flow,

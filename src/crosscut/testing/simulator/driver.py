@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, get_args
 
 from crosscut.driver.driver import CoordinatorDriver, Link
 from crosscut.errors import CheckpointError
-from crosscut.ids import CheckpointId, Epoch
+from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import CancelRequested, JobEvent, RestartRequested, StopRequested, Timer
-from crosscut.protocol.job.entries import CheckpointCompleted
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.rescaling import read_said
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     DeployTasks,
@@ -25,6 +24,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
+from crosscut.protocol.splits.rescaling import read_said
 from crosscut.task.discovery import found_in
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.processes import Process

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.batch import Batch
-from crosscut.ids import Epoch, TaskId
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import Epoch, TaskId
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.testing.simulator.violation import ensure
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Any
 
+from crosscut.contracts.context import Context
+from crosscut.contracts.process import KeyedProcess
+from crosscut.contracts.state import MapState, ValueState
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
+from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import JobGraph
-from crosscut.keyed_process import KeyedProcess
-from crosscut.process_context import Context
-from crosscut.process_states import MapState, ValueState
 from crosscut.testing.simulator.kept import LeftBehind
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource, source_double
-from crosscut.timestamps import END_OF_TIME
 
 MAX_PARALLELISM = 16
 Build = Callable[[Flow, Callable[[], Stream], Callable[[Stream], None]], None]

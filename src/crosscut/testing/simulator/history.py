@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import StoreError
-from crosscut.ids import LogIndex
-from crosscut.interfaces import JSON
-from crosscut.protocol.job.entries import LogEntry, SegmentClosed, SegmentOpened
+from crosscut.foundation.ids import LogIndex
+from crosscut.protocol.log.entries import LogEntry, SegmentClosed, SegmentOpened
 from crosscut.store.differences import applied
 from crosscut.store.entries import decode_file, entry_of
 from crosscut.testing.simulator.violation import ensure, violate

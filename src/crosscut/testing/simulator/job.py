@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from crosscut.dynamic_source import DynamicSource
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.dynamic_source import DynamicSource
+from crosscut.foundation.ids import Lineage, TaskId, VertexId
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
 from crosscut.graph.source_groups import joined_sources, source_groups
@@ -21,14 +23,12 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.together import sinks_together
-from crosscut.ids import Lineage, TaskId, VertexId
-from crosscut.interfaces import JSON
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
 from crosscut.protocol.job.coordinator import JobTerms
-from crosscut.protocol.job.recovery import JobIdentity
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.terms import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.task.discovery import dynamic_sources, known_splits
 from crosscut.task.splits import split_as_json

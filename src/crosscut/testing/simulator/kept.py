@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crosscut.ids import TaskId
+from crosscut.foundation.ids import TaskId
 from crosscut.testing.simulator.violation import ensure
 
 Tables = Mapping[str, Mapping[Any, Any]]

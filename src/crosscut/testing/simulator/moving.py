@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.graph.components import component_of
 from crosscut.graph.source_groups import source_groups
 from crosscut.graph.specs import Edge, JobGraph
-from crosscut.ids import CheckpointId, TaskId, VertexId
-from crosscut.protocol.job.entries import CheckpointCompleted
+from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.sources import ReplayedSource

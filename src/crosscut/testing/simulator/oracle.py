@@ -13,10 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, assert_never
 
-from crosscut.callables import several
-from crosscut.connected_process import TASK_KINDS, ConnectedContext, ConnectedProcess
-from crosscut.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.connected_process import TASK_KINDS, ConnectedContext, ConnectedProcess
+from crosscut.contracts.context import Context
+from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.process import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    KeyedProcess,
+    attached,
+    kinds_of,
+    timer_tables,
+)
 from crosscut.errors import CrosscutError, FlowError, InternalError
+from crosscut.foundation.callables import several
+from crosscut.foundation.keys import stable_hash
+from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -47,23 +58,12 @@ from crosscut.graph.specs import (
     dead_letters_of,
 )
 from crosscut.graph.windows import WindowSpec
-from crosscut.keyed_process import (
-    EVENT_TIMERS,
-    PROCESSING_TIMERS,
-    KeyedProcess,
-    attached,
-    kinds_of,
-    timer_tables,
-)
-from crosscut.keys import stable_hash
 from crosscut.operators.operator import text_of, user_code_error
-from crosscut.process_context import Context
 from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.awaiting import result_of
 from crosscut.testing.simulator.blame import UserCode, is_of_user
 from crosscut.testing.simulator.oracle_states import Clocks, cells_of, copied, rows_copied
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
-from crosscut.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
 
 
 class Item(NamedTuple):

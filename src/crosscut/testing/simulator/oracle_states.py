@@ -9,9 +9,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from crosscut.connected_process import BroadcastState
-from crosscut.keyed_process import KeyedProcess, declared
-from crosscut.process_states import MapState
+from crosscut.contracts.connected_process import BroadcastState
+from crosscut.contracts.process import KeyedProcess, declared
+from crosscut.contracts.state import MapState
 from crosscut.state.named import in_order
 
 _LONG_AFTER = 2**41

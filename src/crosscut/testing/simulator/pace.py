@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crosscut.batch import Batch
+from crosscut.foundation.batch import Batch
 from crosscut.operators.course import Course
 from crosscut.worker.pace import Pace
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from crosscut.ids import CheckpointId, TaskId
+from crosscut.foundation.ids import CheckpointId, TaskId
 from crosscut.protocol.effects import AnswerRequest, EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import (
     CheckpointRequested,
@@ -21,7 +21,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.terms import JobTerms
+from crosscut.protocol.job.spec import JobTerms
 from crosscut.protocol.messages import (
     CommitCheckpoint,
     HaltTasks,

@@ -8,9 +8,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    CommittedOutput,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
 from crosscut.errors import ConnectorError
-from crosscut.ids import CheckpointId, Epoch, TaskId
-from crosscut.interfaces import JSON, CommitPermit, CommittedOutput, Sink, SinkContext, SinkWriter
+from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.testing.simulator.violation import Violation, ensure
 from crosscut.worker.runner import TaskRunner
 

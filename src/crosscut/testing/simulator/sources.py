@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crosscut.dynamic_source import Discovered, DynamicSource
+from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
-from crosscut.interfaces import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.testing.simulator.violation import ensure
 
 OPEN_WAIT_MS = 20.0

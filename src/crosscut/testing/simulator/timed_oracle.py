@@ -11,6 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
+from crosscut.contracts.windows import (
+    CountWindow,
+    GlobalWindow,
+    OnCount,
+    Session,
+    Sliding,
+    Tumbling,
+    Windowed,
+)
+from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.graph.joins import (
     LEFT,
     IntervalJoinSpec,
@@ -21,8 +31,6 @@ from crosscut.graph.joins import (
 )
 from crosscut.graph.windows import WindowSpec
 from crosscut.operators.windows.folding import Folding, folding
-from crosscut.timestamps import TIMESTAMP_MAX
-from crosscut.windows import CountWindow, GlobalWindow, OnCount, Session, Sliding, Tumbling, Windowed
 
 TimedSpec = WindowSpec | WindowJoinSpec | IntervalJoinSpec | LatestJoinSpec
 Rows = dict[Any, Any]

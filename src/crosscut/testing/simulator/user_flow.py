@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any
 
+from crosscut.contracts.connectors import EndOfSplit, Source, Split, Wait
 from crosscut.errors import FlowError
 from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_copies, unpack_copy
 from crosscut.graph.specs import JobGraph, SinkSpec, SourceSpec
-from crosscut.interfaces import EndOfSplit, Source, Split, Wait
 from crosscut.testing.simulator.blame import UserCode, user_code_error_of
 from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from crosscut.ids import ChannelId, Epoch
+from crosscut.foundation.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
 from crosscut.net.neighbours import Neighbour
 from crosscut.task.task import Task

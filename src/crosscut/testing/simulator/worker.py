@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, get_args
 
-from crosscut.batch import Batch
 from crosscut.driver.driver import Link
 from crosscut.errors import WorkersError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.host.failpoints import Failpoints
-from crosscut.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.net.neighbours import AcceptingNeighbour
 from crosscut.operators.operator import Operator
 from crosscut.operators.probing import Tried

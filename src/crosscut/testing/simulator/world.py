@@ -11,11 +11,11 @@ from collections import Counter, deque
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from crosscut.foundation.ids import Epoch
 from crosscut.graph.specs import JobGraph
-from crosscut.ids import Epoch
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import JobTerms
-from crosscut.protocol.job.entries import SegmentOpened
+from crosscut.protocol.log.entries import SegmentOpened
 from crosscut.protocol.messages import SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log_key import LogKey

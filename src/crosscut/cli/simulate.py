@@ -1,0 +1,124 @@
+"""Shows what `crosscut simulate` does: notes, progress, failures, summary."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from crosscut.cli.target import load_flow, load_named
+from crosscut.cli.view import make_console
+from crosscut.errors import FlowError
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.testing.simulator.command import Simulation, broken_promises
+from crosscut.testing.simulator.options import PROTOCOLS, Size
+from crosscut.testing.sinks import SINK_CHECKS, SinkTarget
+
+FINE, WRONG, INTERRUPTED = 0, 1, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which worlds: `seed_count` from `first_seed` on, or only `seed`.
+
+    Attributes:
+        faults: Of the world of `seed`, if not all.
+        flow: The description of the flow that the world of `seed` gets, "" for the one drawn for it.
+        jobs: In so many processes at most.
+    """
+
+    first_seed: int
+    seed_count: int
+    seed: int | None = None
+    faults: tuple[int, ...] | None = None
+    flow: str = ""
+    jobs: int = 1
+
+
+def run(
+    target: str | None,
+    selection: Selection,
+    protocols: tuple[ProtocolKind, ...],
+    size: Size,
+    sink: str | None,
+) -> int:
+    """Simulate and show it; return the exit code.
+
+    Args:
+        target: Names the flow; None: flows that are drawn.
+        protocols: None of them: all.
+        sink: Names a function that returns a SinkTarget, whose sink is checked first.
+    """
+    # Log lines of simulated jobs are meant for those who run a job.
+    logger = logging.getLogger("crosscut")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return _run(target, selection, protocols, size, sink)
+    finally:
+        logger.setLevel(level)
+
+
+def _run(
+    target: str | None,
+    selection: Selection,
+    protocols: tuple[ProtocolKind, ...],
+    size: Size,
+    sink: str | None,
+) -> int:
+    console = make_console()
+    is_wrong = sink is not None and not _sink_keeps_its_promises(sink, console)
+    flow = load_flow(target) if target else None
+    command = f"crosscut simulate {target or ''}".strip()
+    simulation = Simulation(flow, command, protocols or PROTOCOLS, size)
+    for note in simulation.notes:
+        _say(console, note)
+    for broken in simulation.broken:
+        _say(console, f"wrong: {broken}")
+    is_wrong = is_wrong or bool(simulation.broken)
+    if selection.seed is not None:
+        life = simulation.one(selection.seed, selection.faults, selection.flow)
+        _say(console, simulation.report(life) if life.failure else f"seed {selection.seed}: nothing is wrong")
+        return WRONG if life.failure or is_wrong else FINE
+    is_interrupted = _run_all(simulation, selection, console)
+    if duplicates := simulation.duplicates():
+        _say(console, duplicates)
+    _say(console, simulation.summary())
+    if is_interrupted:
+        return INTERRUPTED
+    return WRONG if simulation.failed_count or is_wrong else FINE
+
+
+def _run_all(simulation: Simulation, selection: Selection, console: Console) -> bool:
+    """Let all worlds live; return whether Ctrl-C came."""
+    columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        shown = progress.add_task("worlds", total=selection.seed_count)
+        try:
+            for life in simulation.lives(selection.first_seed, selection.seed_count, selection.jobs):
+                progress.advance(shown)
+                if life.failure:
+                    _say(console, simulation.report(life))
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _sink_keeps_its_promises(name: str, console: Console) -> bool:
+    target = load_named(name)
+    if not callable(target) or isinstance(target, SinkTarget):
+        raise FlowError(
+            f"{name} is of type {type(target).__name__}: expected a function that returns a "
+            f"crosscut.testing.sinks.SinkTarget, each time with a location where nothing is yet"
+        )
+    broken = broken_promises(target)
+    for one in broken:
+        _say(console, f"wrong: sink {name}: {one}")
+    _say(console, f"sink {name}: {len(SINK_CHECKS) - len(broken)} of {len(SINK_CHECKS)} checks passed")
+    return not broken
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,221 @@
+"""Windowed streams: what `keyed.window(...)` gives, until a method says what is done with the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from crosscut.contracts.windows import (
+    CountWindow,
+    Early,
+    GlobalWindow,
+    OnCount,
+    Session,
+    Sliding,
+    Trigger,
+    Tumbling,
+    Window,
+    Windowed,
+    whole_ms,
+)
+from crosscut.errors import FlowError
+from crosscut.flow.arguments import (
+    check_neutral,
+    checked_function,
+    flow_error,
+    initial_value,
+    itself,
+    output_name,
+    shown,
+)
+from crosscut.flow.draft import Draft, DraftInput, DraftOperator
+from crosscut.foundation.durations import Duration
+from crosscut.foundation.type_variables import Key, Record
+from crosscut.graph.windows import (
+    AggregateFold,
+    CountFold,
+    Fold,
+    ProcessFold,
+    ReduceFold,
+    SumFold,
+    WindowSpec,
+)
+
+if TYPE_CHECKING:
+    from crosscut.flow.stream import Stream
+
+Result = TypeVar("Result")
+Value = TypeVar("Value")
+
+_WINDOWS = (Tumbling, Sliding, Session, CountWindow, GlobalWindow)
+_TIMED = (Tumbling, Sliding, Session)
+
+
+class WindowedStream(Generic[Key, Record]):
+    """The records of each key by windows: what follows says what they come to.
+
+    Every method returns a stream of `crosscut.Windowed`. A result has the time of the last millisecond
+    of its window, so windows over windows are right.
+    """
+
+    def __init__(self, draft: Draft, keyed: DraftOperator, spec: WindowSpec) -> None:
+        self._draft = draft
+        self._keyed = keyed
+        self._spec = spec
+
+    def __repr__(self) -> str:
+        return f"<WindowedStream {self._spec.window} of flow {self._draft.name!r}>"
+
+    def count(self) -> Stream[Windowed[Key, int]]:
+        """Count the records of each window."""
+        return self._then(CountFold())
+
+    @overload
+    def sum(self, function: None = None) -> Stream[Windowed[Key, Record]]: ...
+
+    @overload
+    def sum(self, function: Callable[[Record], Value]) -> Stream[Windowed[Key, Value]]: ...
+
+    def sum(self, function: Callable[[Record], Any] | None = None) -> Stream[Any]:
+        """Add up `function(record)`, or the records themselves."""
+        chosen = itself if function is None else self._function("function", function, "record")
+        return self._then(SumFold(chosen))
+
+    def reduce(self, function: Callable[[Record, Record], Record]) -> Stream[Windowed[Key, Record]]:
+        """Combine the records of each window: `function(value so far, record)` is the next value.
+
+        The first record is the first value. Of sessions that become one the values are combined, too.
+        """
+        return self._then(ReduceFold(self._function("function", function, "value so far", "record")))
+
+    @overload
+    def aggregate(
+        self,
+        initial: Callable[[], Value],
+        add: Callable[[Value, Record], Value],
+        result: None = None,
+        merge: Callable[[Value, Value], Value] | None = None,
+    ) -> Stream[Windowed[Key, Value]]: ...
+
+    @overload
+    def aggregate(
+        self,
+        initial: Callable[[], Value],
+        add: Callable[[Value, Record], Value],
+        result: Callable[[Value], Result],
+        merge: Callable[[Value, Value], Value] | None = None,
+    ) -> Stream[Windowed[Key, Result]]: ...
+
+    @overload
+    def aggregate(
+        self,
+        initial: Value,
+        add: Callable[[Value, Record], Value],
+        result: None = None,
+        merge: Callable[[Value, Value], Value] | None = None,
+    ) -> Stream[Windowed[Key, Value]]: ...
+
+    @overload
+    def aggregate(
+        self,
+        initial: Value,
+        add: Callable[[Value, Record], Value],
+        result: Callable[[Value], Result],
+        merge: Callable[[Value, Value], Value] | None = None,
+    ) -> Stream[Windowed[Key, Result]]: ...
+
+    def aggregate(
+        self,
+        initial: Any,
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
+    ) -> Stream[Any]:
+        """Fold the records of each window into an accumulator.
+
+        Args:
+            initial: The accumulator of a new window: a function that makes one, or a value that can't change;
+                see `KeyedStream.aggregate`.
+            add: `add(accumulator, record)` returns the next accumulator; it may be the same object.
+            result: Turns the accumulator into the value that is sent; must not change it.
+            merge: `merge(accumulator, accumulator)` returns that of both. Sessions need it: a record that
+                lies between two of them makes them one. `merge(initial, initial)` has to equal `initial`,
+                which is checked.
+
+        Raises:
+            FlowError: An argument is not as described.
+        """
+        if merge is None and isinstance(self._spec.window, Session):
+            raise self._error(
+                "aggregate over sessions needs merge: a record that lies between two sessions makes them "
+                "one, and merge(accumulator, accumulator) says what they come to together"
+            )
+        begin = initial_value(self._draft, "window", initial)
+        fold = AggregateFold(
+            begin,
+            self._function("add", add, "accumulator", "record"),
+            None if result is None else self._function("result", result, "accumulator"),
+            None if merge is None else self._function("merge", merge, "accumulator", "accumulator"),
+        )
+        if merge is not None:
+            check_neutral(self._draft, "window", begin, merge)
+        return self._then(fold)
+
+    def process(
+        self, function: Callable[[Windowed[Key, list[Record]]], Iterable[Result] | None]
+    ) -> Stream[Windowed[Key, Result]]:
+        """Keep the records of each window, and hand them to `function` all at once.
+
+        Args:
+            function: Gets a `crosscut.Windowed` whose value is the list of the records, in the order in which
+                they came. Each value that it returns or yields goes on as a `crosscut.Windowed` of that
+                window; it may return None for nothing.
+        """
+        return self._then(ProcessFold(self._function("function", function, "windowed", may_yield=True)))
+
+    def _function(
+        self, name: str, function: Callable[..., Any], *arguments: str, may_yield: bool = False
+    ) -> Callable[..., Any]:
+        return checked_function(self._draft, "window", name, function, *arguments, may_yield=may_yield)
+
+    def _error(self, problem: str) -> FlowError:
+        return flow_error(self._draft, "window", problem)
+
+    def _then(self, fold: Fold) -> Stream[Any]:
+        from crosscut.flow.stream import Stream
+
+        spec = replace(self._spec, fold=fold)
+        return Stream(self._draft, self._draft.add("window", spec, DraftInput(self._keyed, "hash")))
+
+
+def windowed(
+    draft: Draft,
+    keyed: DraftOperator,
+    window: Window,
+    trigger: Trigger | None,
+    allowed_lateness: Duration,
+    late: str | None,
+) -> WindowedStream[Any, Any]:
+    """Return the windowed stream of a keyed one; see `KeyedStream.window`."""
+    if not isinstance(window, _WINDOWS):
+        raise flow_error(
+            draft,
+            "window",
+            f"expected a window, as in cc.tumbling('1m'), cc.sliding('1h', every='5m'), cc.session('30m'), "
+            f"cc.count_window(100) or cc.global_window(), found {shown(window)}",
+        )
+    if trigger is not None and not isinstance(trigger, OnCount | Early):
+        raise flow_error(
+            draft, "window", f"trigger={shown(trigger)}: expected cc.on_count(n), cc.early(every=...) or None"
+        )
+    if trigger is not None and isinstance(window, CountWindow):
+        problem = f"a count window speaks when it is full: leave trigger={trigger} out"
+        raise flow_error(draft, "window", problem)
+    lateness_ms = whole_ms(allowed_lateness, "allowed_lateness")
+    if (lateness_ms or late is not None) and not isinstance(window, _TIMED):
+        what = "allowed_lateness" if lateness_ms else "late"
+        raise flow_error(draft, "window", f"{what}: nothing is ever late for a {window} window: leave it out")
+    if late is not None:
+        output_name(draft, "window", late)
+    return WindowedStream(draft, keyed, WindowSpec(window, CountFold(), trigger, lateness_ms, late))

@@ -1,0 +1,252 @@
+"""Pickles of data: what a process may load that only looks at what others wrote.
+
+A pickle can call whatever its author names. Here it can only name types of values and classes that hold data.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import pickle  # noqa: S403 - see above
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import BuiltinFunctionType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from crosscut.errors import StateError
+from crosscut.foundation.aliases import current_name
+from crosscut.foundation.unpickling import loading
+
+_VALUES = frozenset(
+    {
+        *(
+            ("builtins", name)
+            for name in ("bytearray", "complex", "frozenset", "list", "range", "set", "slice")
+        ),
+        *(("builtins", name) for name in ("bool", "bytes", "dict", "float", "int", "object", "str", "tuple")),
+        *(("collections", name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
+        *(("datetime", name) for name in ("date", "datetime", "time", "timedelta", "timezone")),
+        ("zoneinfo", "ZoneInfo"),
+        ("copyreg", "_reconstructor"),
+        ("crosscut.state.encoding", "DELETED"),
+        ("decimal", "Decimal"),
+        ("fractions", "Fraction"),
+        ("uuid", "UUID"),
+        *(("ipaddress", f"IPv{version}{kind}") for version in (4, 6) for kind in ("Address", "Network")),
+        *(("pathlib", f"{pure}{kind}Path") for pure in ("", "Pure") for kind in ("", "Posix")),
+        *(("numpy", name) for name in ("dtype", "ndarray")),
+        *(
+            (f"numpy.{core}.{module}", name)
+            for core in ("core", "_core")
+            for module, name in (
+                ("multiarray", "_reconstruct"),
+                ("multiarray", "scalar"),
+                ("numeric", "_frombuffer"),
+            )
+        ),
+        ("pandas._libs.tslibs.timestamps", "Timestamp"),
+        ("pandas._libs.tslibs.timestamps", "_unpickle_timestamp"),
+        ("pandas._libs.tslibs.timedeltas", "Timedelta"),
+        ("pandas._libs.tslibs.timedeltas", "_timedelta_unpickle"),
+    }
+)
+"""What else than classes of data a pickle may name: constructors of values that call nothing."""
+
+
+class RefusedPickleError(StateError):
+    """A pickle names what may be code, where only data is loaded."""
+
+
+@contextmanager
+def only_data() -> Iterator[None]:
+    """Load only data within the block, in this thread: for whoever looks at what others wrote."""
+    with loading(load_data):
+        yield
+
+
+def load_data(data: bytes | memoryview) -> Any:
+    """Unpickle data.
+
+    Allowed are plain types, values of the standard library, arrays of NumPy and timestamps of pandas. So are,
+    if their module has been imported, data classes, enumerations, named tuples, structs of msgspec, models of
+    pydantic, classes of attrs, and the program's own classes. Only their constructors are called; a pickle
+    that changes one of them is refused.
+
+    Raises:
+        RefusedPickleError: The pickle names something else.
+        Exception: It is none, or a constructor raised.
+    """
+    file = io.BytesIO(data)
+    try:
+        return _PlainUnpickler(file).load()
+    except _Changeable:
+        pass
+    file.seek(0)
+    _Rehearsal(file).load()
+    file.seek(0)
+    return _DataUnpickler(file).load()
+
+
+class _Changeable(Exception):
+    """A pickle names a class or a function that has attributes which can be set."""
+
+
+class _DataUnpickler(pickle.Unpickler):  # noqa: S301 - see above
+    def find_class(self, module: str, name: str) -> Any:
+        module = current_name(module)
+        if (module, name) in _VALUES:
+            return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _attribute
+        # To import a module for a pickle would run code that its author chose.
+        if module not in sys.modules:
+            raise RefusedPickleError(
+                f"it holds {module}.{name}: import {module} first, if you trust it and whoever wrote this"
+            )
+        found = super().find_class(module, name)
+        # By where it was defined: a module has other names than its own, such as those that it imports.
+        if not isinstance(found, type) or not (_holds_data(found) or _is_of_program(found.__module__)):
+            raise RefusedPickleError(
+                f"it holds {module}.{name}, which is neither of a plain type nor of a class that holds data; "
+                f"to load it could run any code of whoever wrote it"
+            )
+        return found
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise RefusedPickleError(f"it holds a reference to something outside, {pid!r:.100}")
+
+
+class _PlainUnpickler(_DataUnpickler):
+    """Loads what names no class that can be changed, which is most of all data."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if isinstance(found, BuiltinFunctionType) or (
+            isinstance(found, type) and found.__flags__ & _IMMUTABLE
+        ):
+            return found
+        raise _Changeable
+
+
+class _Rehearsal(_DataUnpickler):
+    """Goes through a pickle with stand-ins for all that it names, and refuses it if it would change that.
+
+    The instruction that gives an instance its state takes a class, too, and sets its attributes: the pickle
+    would change the program. The unpickler can't be told to refuse it.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if found is _attribute:
+            return _Getter
+        if isinstance(found, type) and issubclass(found, Enum):
+            return _Shared
+        return _StandIn if callable(found) else _CONSTANT
+
+
+class _StandIn:
+    """A class, and its instances, which are one: what it costs is time only."""
+
+    __slots__ = ()
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        return _INSTANCE
+
+    def __setstate__(*of: object) -> None:
+        # The class itself has none before it.
+        if len(of) != 2:
+            raise RefusedPickleError(_CHANGES)
+
+    def append(self, one: object) -> None:
+        """Called for a list of the user's own."""
+
+    def extend(self, more: object) -> None:
+        """Called for a list of the user's own."""
+
+    def add(self, one: object) -> None:
+        """Called for a set of the user's own."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Called for a dict of the user's own."""
+
+
+class _Shared(_StandIn):
+    """What a pickle gets, but doesn't make: a member of an enumeration, say."""
+
+    __slots__ = ()
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        return _CONSTANT
+
+    def __setstate__(*of: object) -> None:
+        raise RefusedPickleError(_CHANGES)
+
+
+class _Getter(_Shared):
+    """Stands in for `_attribute`."""
+
+    __slots__ = ()
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        return _Shared
+
+
+_INSTANCE, _CONSTANT = object.__new__(_StandIn), object.__new__(_Shared)
+_CHANGES = "it changes a class, a function or a constant of the program that loads it"
+_IMMUTABLE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE."""
+
+
+def _attribute(owner: Any, name: Any) -> Any:
+    """Stand in for `getattr`, by which pickle names class methods."""
+    if (owner, name) != (ZoneInfo, "_unpickle"):
+        raise RefusedPickleError(
+            f"it holds a reference to {name!r:.100} of {owner!r:.100}, which may be any code"
+        )
+    return ZoneInfo._unpickle  # type: ignore[attr-defined]
+
+
+def _holds_data(kind: type) -> bool:
+    return (
+        is_dataclass(kind)
+        or issubclass(kind, Enum)
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        or hasattr(kind, "__attrs_attrs__")
+        or hasattr(kind, "__struct_fields__")
+        or hasattr(kind, "__pydantic_fields__")
+        or (kind.__module__ == builtins.__name__ and issubclass(kind, Exception))
+    )
+
+
+@cache
+def _is_of_program(module: str) -> bool:
+    """Return whether a loaded module is of the user's program: neither of Python, nor installed, nor ours."""
+    if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or module.startswith("crosscut."):
+        return False
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return False
+    if module.partition(".")[0] in _OF_WORKERS:
+        return False
+    path = Path(file).resolve()
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+    if any(path.is_relative_to(one) for one in installed) or {"site-packages", "dist-packages"} & {
+        *path.parts
+    }:
+        return False
+    # A directory of `pip install --target`, say, which is on PYTHONPATH.
+    roots = path.parents[module.count(".") + (path.stem == "__init__") :]
+    return not roots or next(roots[0].glob("*.dist-info"), None) is None
+
+
+_OF_WORKERS = ("pyspark", "py4j", "cloudpickle")
+"""A Spark distribution has them outside of the directories of packages."""

@@ -1,0 +1,32 @@
+"""What unpickles state and records here: everything in workers, only data where somebody looks.
+
+Workers load what workers of the same job wrote, so they load everything. A process that only looks at state
+must not run code of whoever wrote it: see `crosscut.foundation.data_pickles`.
+"""
+
+from __future__ import annotations
+
+import pickle  # noqa: S403 - the one place that decides what is loaded
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+Loads = Callable[[bytes | memoryview], Any]
+
+_loads: ContextVar[Loads] = ContextVar("crosscut-loads", default=pickle.loads)  # noqa: S301 - see above
+
+
+@contextmanager
+def loading(loads: Loads) -> Iterator[None]:
+    """Unpickle with `loads` within the block, in this thread."""
+    before = _loads.set(loads)
+    try:
+        yield
+    finally:
+        _loads.reset(before)
+
+
+def loader() -> Loads:
+    """Return what unpickles here: `pickle.loads`, unless `loading` says otherwise."""
+    return _loads.get()

@@ -1,0 +1,56 @@
+"""What a process of Spark's keeps between the attempts that it runs: graphs, states, paces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from crosscut.graph.shipping import unpack_graph
+from crosscut.host.alarms import system_alarm
+from crosscut.host.interpreter_lock import WORKER_SWITCH_US, let_threads_run, switching_within
+from crosscut.microbatch.host_cache import host_parts
+from crosscut.microbatch.shuffle import Parcel
+from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
+from crosscut.microbatch.state_cache import KeptStates
+from crosscut.store.checkpoint_store import open_store
+from crosscut.worker.backends import backend
+from crosscut.worker.deployment import TaskTerms
+
+JOBS_MAX = 4
+"""Jobs that a process keeps something of; Spark gives it tasks of any."""
+
+_kept: dict[str, Surroundings] = {}
+
+
+def surroundings_of(
+    job: str, packed_graph: Callable[[], bytes], store_url: str, terms: TaskTerms
+) -> Surroundings:
+    """Return what this process has of a job, the one it is used for last being kept longest.
+
+    Args:
+        job: Names one run of a job; nothing is shared with another one.
+        packed_graph: Returns the job's graph, the first time.
+    """
+    found = _kept.pop(job, None)
+    if found is None:
+        graph = unpack_graph(packed_graph())
+        states = KeptStates(
+            backend(terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes)
+        )
+        parts = host_parts(open_store(store_url, create=False), store_url, terms.state_dir)
+        found = Surroundings(
+            graph, parts, states, {}, new_alarm=system_alarm, let_threads_run=let_threads_run
+        )
+    _kept[job] = found
+    while len(_kept) > JOBS_MAX:
+        oldest = next(iter(_kept))
+        _kept.pop(oldest).states.close()
+    return found
+
+
+def run_partition(
+    job: str, packed_graph: Callable[[], bytes], order: StageOrder, parcels: Iterable[Parcel]
+) -> Iterator[tuple[int, Parcel]]:
+    """Run one attempt at a partition in this process; see `run_stage`."""
+    around = surroundings_of(job, packed_graph, order.store_url, order.terms)
+    with switching_within(WORKER_SWITCH_US):
+        yield from run_stage(order, around, parcels)

@@ -1,0 +1,196 @@
+"""The output of batches, on the driver: the writers that commit, recover and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Any
+
+from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
+from crosscut.errors import FlowError
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.together import sinks_together
+from crosscut.host.calls import Calls
+from crosscut.operators.connector_errors import name_connector
+from crosscut.protocol.messages import DeployTasks
+from crosscut.protocol.microbatch.attempts import Attempt, committer
+from crosscut.protocol.snapshot.commit import known_before, restore_permit
+from crosscut.protocol.snapshots import Part, Snapshot
+
+THREADS_MAX = 8
+"""Writers that are called at a time; each of them by one thread."""
+
+
+class OutputError(Exception):
+    """A writer has failed; `__cause__` says why.
+
+    Attributes:
+        task: Whose.
+        uid: Of the sink.
+    """
+
+    def __init__(self, task: TaskId, uid: str) -> None:
+        super().__init__(f"the output of task {task} of sink {uid!r}")
+        self.task = task
+        self.uid = uid
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    task: TaskId
+    writer: SinkWriter
+    held: HeldData
+
+
+def check_sinks(graph: JobGraph) -> None:
+    """Refuse sinks whose writers can't be several attempts at a task.
+
+    Raises:
+        FlowError: It names the sink.
+    """
+    for vertex in graph.vertices:
+        if vertex.sink is None:
+            continue
+        uid = vertex.chain[-1].uid
+        context = SinkContext(Lineage("check"), Epoch(1), TaskId(VertexId(vertex.vertex_id), 0), uid)
+        writer = vertex.sink.sink.writer(context)
+        if type(writer).begin_attempt is SinkWriter.begin_attempt:
+            raise FlowError(
+                f"flow {graph.name!r}: sink {uid!r} ({type(vertex.sink.sink).__qualname__}) can't be written "
+                f"by engine='micro-batch', where a task may be tried twice at the same time: its writer has "
+                f"no `begin_attempt`; run the flow with engine='continuous', or write to files",
+                operator=uid,
+            )
+
+
+class Output:
+    """The writers of one epoch's sink tasks, on the driver. All methods block; one call at a time."""
+
+    def __init__(
+        self, graph: JobGraph, lineage: Lineage, epoch: Epoch, driver: str, read_part: Callable[[Part], bytes]
+    ) -> None:
+        self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
+        self._parallelism = graph.parallelism
+        self._job = graph.name
+        self._gathering = sinks_together(graph)
+        self._lineage = lineage
+        self._epoch = epoch
+        self._driver = driver
+        self._read_part = read_part
+        self._writers: dict[TaskId, _Writer] = {}
+        self._calls = Calls("crosscut-output")
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """The sink tasks."""
+        return [TaskId(VertexId(one), index) for one in self._vertices for index in range(self._parallelism)]
+
+    def recover(self, deploys: Sequence[DeployTasks]) -> None:
+        """Commit what the restored checkpoint commits, and remove what older epochs have staged.
+
+        Raises:
+            OutputError: It could not be done.
+        """
+        restore = deploys[0].restore
+        found = {one.task: one.snapshot for deploy in deploys for one in deploy.snapshots}
+        retired = [one for deploy in deploys for one in deploy.retired if one.task.vertex in self._vertices]
+        for one in retired:
+            self._recover(one.task, one.snapshot, restore).writer.close()
+        for writer in self._each(
+            lambda task: self._recover(task, found.get(task, Snapshot()), restore), self.tasks
+        ):
+            self._writers[writer.task] = writer
+
+    def _recover(self, task: TaskId, snapshot: Snapshot, restore: CheckpointId) -> _Writer:
+        vertex = self._vertices[task.vertex]
+        assert vertex.sink is not None
+        held = HeldData()
+        uid = self._uid(task)
+        context = SinkContext(self._lineage, self._epoch, task, uid, held, self._driver, self._job)
+        try:
+            one = _Writer(task, vertex.sink.sink.writer(context), held)
+            self._take_held(one, snapshot)
+            known = known_before(snapshot, vertex.sink.sink.describe()).checkpoint_id
+            permit = restore_permit(self._lineage, self._epoch, restore, known)
+            one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
+            held.forget(restore)
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
+            raise OutputError(task, uid) from name_connector("sink", uid, error)
+        return one
+
+    def _uid(self, task: TaskId) -> str:
+        return self._vertices[task.vertex].chain[-1].uid
+
+    def commit(self, n: CheckpointId, taken: Iterable[Attempt]) -> None:
+        """Make visible what checkpoint n commits, whose entry is durable.
+
+        Raises:
+            OutputError: Not all of it is visible, or that is not known; it may be tried again.
+        """
+        snapshots = {
+            one.task: one.snapshot for attempt in taken for one in attempt.snapshots if one.snapshot.pending
+        }
+
+        def commit(task: TaskId) -> None:
+            one, snapshot = self._writers[task], snapshots[task]
+            known = snapshot.committed.checkpoint_id if snapshot.committed is not None else CheckpointId(0)
+            permit = restore_permit(self._lineage, self._epoch, n, known)
+            assert permit is not None
+            try:
+                self._take_held(one, snapshot)
+                one.writer.commit(permit, [pending.handle for pending in snapshot.pending])
+                one.held.forget(n)
+            except Exception as error:
+                raise OutputError(task, self._uid(task)) from error
+
+        self._each(commit, list(snapshots))
+
+    def _take_held(self, one: _Writer, snapshot: Snapshot) -> None:
+        for pending in snapshot.pending:
+            if pending.held is not None:
+                one.held.keep(pending.checkpoint_id, self._read_part(pending.held))
+
+    def abort(self, attempts: Iterable[Attempt]) -> None:
+        """Remove what these have staged.
+
+        Raises:
+            OutputError: Something is left over, which goes when a later epoch recovers.
+        """
+        for attempt in attempts:
+            for one in attempt.snapshots:
+                task = committer(one.task, self._gathering)
+                if one.snapshot.pending and task in self._writers:
+                    try:
+                        self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
+                    except Exception as error:
+                        raise OutputError(one.task, self._uid(one.task)) from error
+
+    def sweep(self) -> None:
+        """Remove all that is staged.
+
+        Raises:
+            OutputError: As in `abort`.
+        """
+        for one in self._writers.values():
+            try:
+                one.writer.sweep()
+            except Exception as error:
+                raise OutputError(one.task, self._uid(one.task)) from error
+
+    def close(self) -> None:
+        """Close all writers."""
+        while self._writers:
+            _, one = self._writers.popitem()
+            one.writer.close()
+
+    def _each(self, call: Callable[[TaskId], Any], tasks: Sequence[TaskId]) -> list[Any]:
+        if len(tasks) <= 1:
+            return [call(task) for task in tasks]
+        found: list[Any] = []
+        for first in range(0, len(tasks), THREADS_MAX):
+            under_way = [self._calls.start(call, task) for task in tasks[first : first + THREADS_MAX]]
+            wait(under_way)
+            found += [one.result() for one in under_way]
+        return found

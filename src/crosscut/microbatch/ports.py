@@ -1,0 +1,75 @@
+"""Whom the workers of batches deal with: the driver of the coordinator, and whoever runs batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from crosscut.foundation.ids import AttemptId, Epoch, VertexId, WorkerIndex
+from crosscut.microbatch.shuffle import Parcel
+from crosscut.microbatch.stage import StageOrder
+from crosscut.protocol.events import JobEvent
+from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
+
+
+class Host(Protocol):
+    """The driver of the coordinator."""
+
+    def link_opened(self, link: BatchLink, worker: WorkerIndex, attempt: AttemptId) -> int: ...
+
+    def link_message(self, link: BatchLink, message: WorkerMessage) -> None: ...
+
+    def post(self, event: JobEvent) -> None: ...
+
+    @property
+    def asked(self) -> frozenset[tuple[VertexId, int]]: ...
+
+    @property
+    def awaits_splits(self) -> bool: ...
+
+    def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
+
+
+Routed = tuple[int, Parcel]
+"""What a partition says, and the index of the partition that it is for."""
+
+
+class Jobs(Protocol):
+    """Where batches run: Spark. Any thread may call any of it."""
+
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
+        """Run the orders, by stage and index; yield the result of each partition of the last stage. Blocks.
+
+        A result is not decoded here: see `crosscut.microbatch.shuffle.encoded_result`.
+
+        Args:
+            name: Of the run, which no other has.
+
+        Raises:
+            Exception: The run has failed, or was cancelled.
+        """
+
+    def cancel(self, name: str = "") -> None:
+        """Give a run up, best effort; "": all that there are. Blocks."""
+
+    def lost(self) -> str:
+        """Return why nothing can run here any more, or ""."""
+
+    def close(self) -> None:
+        """Give back what is kept for the job. Blocks."""
+
+
+class BatchLink:
+    """The link of one worker that has no process."""
+
+    def __init__(self, index: int, told: Callable[[int, CoordinatorMessage], None]) -> None:
+        self.number = 0
+        self.index = index
+        self._told = told
+
+    def say(self, message: CoordinatorMessage) -> None:
+        """Hear the coordinator's word."""
+        self._told(self.index, message)
+
+    def close_gently(self, reason: str) -> None:
+        """There is nothing to close."""

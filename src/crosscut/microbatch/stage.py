@@ -1,0 +1,380 @@
+"""One attempt at one partition of a stage of a batch: the tasks of a worker, for as long as its input lasts.
+
+The tasks are those of the continuous engine, in the same pool: they are restored from the checkpoint before,
+get their records in parcels instead of over connections, then the barrier, and are gone when their snapshots
+are durable. Keyed state is kept in the process for the next batch, and used if it is exactly that of the
+checkpoint that the next batch begins with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from crosscut.contracts.connectors import JSON, Source, Split
+from crosscut.errors import InternalError
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
+from crosscut.foundation.keys import KeyRouter
+from crosscut.graph.channels import outputs_of
+from crosscut.graph.combining import combined
+from crosscut.graph.specs import JobGraph
+from crosscut.host.alarms import LoopAlarm, NewAlarm
+from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.host.interpreter_lock import hold_on
+from crosscut.microbatch.bounded_splits import READ_SHARE, BoundedSplits
+from crosscut.microbatch.host_cache import HostParts
+from crosscut.microbatch.shuffle import Failure, Inbox, Outbox, Parcel, Posted
+from crosscut.microbatch.state_cache import KeptStates
+from crosscut.net.causes import failure_cause
+from crosscut.net.channels import OutgoingChannel
+from crosscut.protocol.messages import (
+    AssignSplits,
+    DeployTasks,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    TaskFailed,
+    WorkerMessage,
+)
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
+from crosscut.protocol.snapshots import Part, TaskSnapshot
+from crosscut.task.items import Barrier, EndOfInput, Item
+from crosscut.wire.batches import decode_batch
+from crosscut.wire.frames import FrameType, Payload, decode_barrier
+from crosscut.worker.deployment import TaskTerms, build_tasks
+from crosscut.worker.pace import AdaptivePace, Pace
+from crosscut.worker.pool import TaskPool
+from crosscut.worker.spill_files import DiskSpaces
+
+_LINGER_MS = 3_600_000.0
+"""Batches leave when they are full, or when the task has nothing else to do."""
+
+_LOOK_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """All that an attempt must know; travels inside the Spark task.
+
+    Attributes:
+        stages: The vertices of each stage.
+        partition: Which partition of which stage.
+        deploy: The shares of the tasks of this stage and index; `restore` is the checkpoint that the batch
+            begins with.
+        records_max: That one source task may read.
+        combines: Folds are begun before their shuffle; the same for all attempts at a batch.
+        found: Splits for its sources that are in no checkpoint yet.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    partition: Partition
+    checkpoint_id: CheckpointId
+    deploy: DeployTasks
+    terms: TaskTerms
+    store_url: str
+    records_max: int
+    combines: bool
+    found: tuple[AssignSplits, ...] = ()
+    failpoints: Plan | None = None
+
+    @property
+    def vertices(self) -> tuple[str, ...]:
+        """Those whose tasks run in this stage."""
+        return self.stages[self.partition.stage]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no stage follows."""
+        return self.partition.stage == len(self.stages) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a process has, for all attempts at the partitions of a job."""
+
+    graph: JobGraph
+    parts: HostParts
+    states: KeptStates
+    paces: dict[TaskId, Pace]
+    new_alarm: NewAlarm = LoopAlarm
+    let_threads_run: Callable[[], None] = hold_on
+
+
+def run_stage(
+    order: StageOrder, surroundings: Surroundings, parcels: Iterable[Parcel]
+) -> Iterator[tuple[int, Parcel]]:
+    """Run one attempt; yield what it sends to the next stage, or, of the last stage, one parcel.
+
+    Whatever fails is said in the parcels: Spark would only try it again, or throw the cause away.
+    """
+    partition = order.partition
+    name = f"{partition.stage}-{partition.index}-{secrets.token_hex(8)}"
+    outbox = Outbox(
+        partition, name, [partition.index] if order.is_last else range(surroundings.graph.parallelism)
+    )
+    loop = asyncio.new_event_loop()
+    attempt = _StageAttempt(order, surroundings, name, outbox)
+    failure: Failure | None = None
+    try:
+        try:
+            loop.run_until_complete(attempt.begin())
+            for parcel in parcels:
+                if failure is not None:
+                    # What Spark has for this process is read to its end: else it would be thrown away.
+                    continue
+                failure = parcel.failure or loop.run_until_complete(attempt.take(parcel))
+                yield from outbox.take()
+            if failure is None:
+                failure = loop.run_until_complete(attempt.end())
+        except Exception as error:  # noqa: BLE001 - user code may raise anything; the driver gets it
+            failure = Failure(attempt.task, failure_cause(error))
+        if failure is not None:
+            attempt.distrust(failure)
+            yield from outbox.failed(failure)
+        else:
+            yield from outbox.ended(attempt.brought)
+    finally:
+        loop.run_until_complete(attempt.close())
+        loop.close()
+
+
+class _StageAttempt:
+    def __init__(self, order: StageOrder, surroundings: Surroundings, name: str, outbox: Outbox) -> None:
+        self._order = order
+        self._around = surroundings
+        self._name = name
+        self._outbox = outbox
+        self._failpoints = Failpoints(order.failpoints, order.partition.index)
+        graph = combined(surroundings.graph) if order.combines else surroundings.graph
+        self._members = frozenset(order.vertices)
+        self._later = frozenset(one for stage in order.stages[order.partition.stage + 1 :] for one in stage)
+        self._graph = replace(
+            graph, vertices=tuple(one for one in graph.vertices if one.vertex_id in self._members)
+        )
+        self._tasks = [TaskId(VertexId(one.vertex_id), order.partition.index) for one in self._graph.vertices]
+        self.task = self._tasks[0]
+        """The one to blame, if anything raises."""
+        self._inbox = Inbox(order.partition, graph.parallelism)
+        self._brought: list[Attempt] = []
+        self._barriers: list[ChannelId] = []
+        self._splits: dict[TaskId, BoundedSplits] = {}
+        self._acknowledged: dict[TaskId, SnapshotAcknowledged] = {}
+        self._failure: Failure | None = None
+        self._pool: TaskPool | None = None
+        self._spaces = DiskSpaces(order.terms.spill_dir, order.terms.spill_bytes)
+
+    @property
+    def brought(self) -> tuple[Attempt, ...]:
+        """This attempt, which has come to its end, and those that it has heard of."""
+        order = self._order
+        snapshots = tuple(TaskSnapshot(one, self._acknowledged[one].snapshot) for one in self._tasks)
+        own = Attempt(
+            order.partition,
+            self._name,
+            self._inbox.read if order.partition.stage else (),
+            snapshots,
+            self._running.statistics(),
+            is_full=any(one.is_full for one in self._splits.values()),
+        )
+        return (own, *self._brought)
+
+    @property
+    def _running(self) -> TaskPool:
+        if self._pool is None:
+            raise InternalError(f"{self._order.partition} is used before it has begun")
+        return self._pool
+
+    async def begin(self) -> None:
+        """Build the tasks, and let them run."""
+        order, around, graph = self._order, self._around, self._around.graph
+        self._failpoints("batch.begin")
+        self._pool = pool = TaskPool(
+            epoch=order.deploy.epoch,
+            store=around.parts,
+            batch_rows=order.terms.batch_rows,
+            linger_ms=_LINGER_MS,
+            alignment_timeout_ms=0,
+            sink_timeout_ms=order.terms.sink_timeout_ms,
+            failpoints=self._failpoints,
+            report=self._reported,
+            give_credit=lambda channel, size_bytes: None,
+            pace_of=lambda task: around.paces.setdefault(task, AdaptivePace(order.terms.batch_rows)),
+            new_alarm=around.new_alarm,
+            let_threads_run=around.let_threads_run,
+        )
+        self._begin_parts()
+        at_hand = around.states.at_hand(self._tasks, order.deploy, around.parts)
+        await build_tasks(
+            pool,
+            self._graph,
+            WorkerIndex(order.partition.index),
+            order.deploy,
+            at_hand,
+            around.parts,
+            KeyRouter(graph.max_parallelism, graph.parallelism),
+            order.terms,
+            self._spaces,
+            self._failpoints,
+            self._began,
+            is_attempt=True,
+            new_splits=self._bounded,
+        )
+        pool.connect(
+            {
+                channel: OutgoingChannel(channel, self._sender(channel), lambda channel, size_bytes: None)
+                for task in self._tasks
+                for channel in outputs_of(graph, task)
+                if channel.target.vertex not in self._members
+            }
+        )
+        pool.start()
+        for one in order.found:
+            pool.assign(one.task, one.splits, order.checkpoint_id, is_last=one.is_last)
+
+    def _begin_parts(self) -> None:
+        deploy = self._order.deploy
+        if deploy.rescaled_from:
+            # Tasks that are no more have written what several of this batch may need.
+            return
+        for task, wanted in self._wanted().items():
+            self._around.parts.begin(task, deploy.restore, wanted)
+
+    def _wanted(self) -> dict[TaskId, tuple[Part, ...]]:
+        """Return the parts that each of the tasks begins with."""
+        found = {one.task: one.snapshot.parts for one in self._order.deploy.snapshots}
+        return {task: found.get(task, ()) for task in self._tasks}
+
+    def _began(self, task: TaskId) -> None:
+        self.task = task
+
+    def _bounded(
+        self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str, *, is_open: bool
+    ) -> BoundedSplits:
+        read_s_max = READ_SHARE * self._order.terms.sink_timeout_ms / 1_000
+        splits = BoundedSplits(
+            source, unread, uid, self._order.records_max, is_open=is_open, read_s_max=read_s_max
+        )
+        self._splits[self.task] = splits
+        return splits
+
+    def _sender(self, channel: ChannelId) -> _Post:
+        return _Post(channel, self._outbox)
+
+    def _reported(self, message: WorkerMessage) -> None:
+        match message:
+            case SnapshotAcknowledged():
+                self._acknowledged[message.task] = message
+            case TaskFailed(_, task, cause):
+                self._failure = Failure(task, cause)
+            case SnapshotDeclined(_, _, task, reason):
+                self._failure = Failure(task, failure_cause(InternalError(reason)))
+            case _:
+                """Of interest while a job runs on: how far sources are, that records flow."""
+
+    async def take(self, parcel: Parcel) -> Failure | None:
+        """Take a parcel in, and let the tasks process what is in it."""
+        for one in self._inbox.put(parcel):
+            if one.failure is not None:
+                return one.failure
+            self._brought += one.brought
+            for posted in one.items:
+                self._deliver(posted)
+            await self._settled()
+        return self._failure
+
+    def _deliver(self, posted: Posted) -> None:
+        channel, kind, payload = posted
+        if channel.target.vertex in self._later:
+            self._outbox.post(posted)
+            return
+        match kind:
+            case FrameType.BATCH:
+                item: Item = decode_batch(payload)
+            case FrameType.BARRIER:
+                if decode_barrier(payload) != self._order.checkpoint_id:
+                    raise InternalError(f"{channel} has brought another barrier than that of this batch")
+                # When all records are processed: what calls are under way for them, a snapshot would have
+                # made again.
+                self._barriers.append(channel)
+                return
+            case FrameType.END_OF_INPUT:
+                item = EndOfInput()
+            case _:
+                raise InternalError(f"{channel} has brought a {kind.name} frame")
+        self._running.received(channel, item, len(payload))
+
+    async def _settled(self) -> None:
+        """Wait until the tasks have processed what they have got, and nothing is due."""
+        pool = self._running
+        while self._failure is None and not pool.is_over:
+            if not pool.is_asleep:
+                await asyncio.sleep(0)
+            elif any(task.calls.is_calling for task in pool.tasks):
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
+
+    async def end(self) -> Failure | None:
+        """All input has come: process it, and take the snapshots."""
+        pool, n = self._running, self._order.checkpoint_id
+        await self._settled()
+        while self._failure is None and not all(one.is_enough for one in self._splits.values()):
+            await asyncio.sleep(_LOOK_S)
+            await self._settled()
+        await self._settled()
+        if self._failure is not None:
+            return self._failure
+        self._failpoints("batch.read")
+        if self._order.partition.stage:
+            self._check_barriers()
+        for task in self._tasks:
+            # In topological order: what one says of time, those after it hear before their turn.
+            read = self._splits.get(task)
+            pool.batch_ends(task, () if read is None else read.empty)
+            await self._settled()
+        pool.trigger(n)
+        for channel in self._barriers:
+            pool.received(channel, Barrier(n), 0)
+        while self._failure is None and len(self._acknowledged) < len(self._tasks):
+            await asyncio.sleep(0 if not pool.is_asleep else _LOOK_S)
+        self._failpoints("batch.staged")
+        if self._failure is None:
+            self._around.states.keep(self._order.deploy, n, self._acknowledged)
+        return self._failure
+
+    def _check_barriers(self) -> None:
+        """Every input has brought all that there was: else a record is missing."""
+        _ = self._inbox.read
+
+    def distrust(self, failure: Failure) -> None:
+        """The attempt has failed; if the failure is its own, not with anything that it had of its state."""
+        if failure.task.vertex in self._members:
+            for task, wanted in self._wanted().items():
+                self._around.parts.distrust(task, wanted)
+
+    async def close(self) -> None:
+        """End the tasks."""
+        if self._pool is not None:
+            if self._failure is not None or len(self._acknowledged) < len(self._tasks):
+                self._around.states.spoil(self._tasks)
+            await self._pool.close()
+        self._spaces.close()
+
+
+class _Post:
+    """Sends the frames of one channel, the barrier of the batch last."""
+
+    def __init__(self, channel: ChannelId, outbox: Outbox) -> None:
+        self._channel = channel
+        self._outbox = outbox
+        self._is_over = False
+
+    def __call__(self, kind: FrameType, payload: Payload) -> None:
+        if self._is_over:
+            # It would be in the output of this batch, and not in the snapshot of who sends it.
+            raise InternalError(
+                f"{self._channel} has sent a {kind.name} frame after the barrier of its batch"
+            )
+        self._is_over = kind is FrameType.BARRIER
+        self._outbox.post((self._channel, kind, payload))

@@ -1,0 +1,365 @@
+"""The workers of a job: who has which place, who waits for one, who has fallen silent.
+
+Spark supplies zombies: its kills are best effort, its attempt numbers repeat, and speculation makes two
+live attempts of one Spark task. One attempt is admitted for each place; its identity is the control link
+that it proved the secret on, never a number that Spark reuses.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Set
+from typing import assert_never
+
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
+from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
+from crosscut.protocol.events import LinkId, Timer
+from crosscut.protocol.messages import (
+    CoordinatorHeartbeat,
+    CoordinatorMessage,
+    DeployTasks,
+    Peer,
+    RegisterWorker,
+    ShutDown,
+    SplitAssignment,
+    StandBy,
+    WorkerFailed,
+)
+from crosscut.protocol.splits.rescaling import Inheritance, by_worker
+from crosscut.protocol.telemetry import LogLine
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which attempt of which worker a link has proven to be."""
+
+    worker: WorkerIndex
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An attempt that registered, and the link it speaks on."""
+
+    link: LinkId
+    registration: RegisterWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """The place is free: the newcomer has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepInReserve:
+    """Somebody alive has the place. The newcomer waits: if the holder is a zombie that Spark has
+    given up, its silence or its closed link will show, and refusing the newcomer meanwhile would use
+    up Spark's attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAway:
+    """The newcomer has no business here; it is told to exit."""
+
+    reason: str
+
+
+def admission(
+    newcomer: RegisterWorker,
+    parallelism: int,
+    held: Mapping[WorkerIndex, Place],
+    reserve: Mapping[WorkerIndex, Place],
+) -> Admit | KeepInReserve | TurnAway:
+    """Decide what happens to a worker that registers."""
+    index = newcomer.worker
+    if not 0 <= index < parallelism:
+        return TurnAway(f"worker {index} of a job that has workers 0 to {parallelism - 1}")
+    if index not in held:
+        return Admit()
+    if held[index].registration.attempt == newcomer.attempt:
+        return TurnAway(f"attempt {newcomer.attempt} of worker {index} is registered already")
+    if index in reserve:
+        return TurnAway(f"worker {index} is held by one live attempt, and a second one waits already")
+    return KeepInReserve()
+
+
+LAST_WORDS = 3
+"""Lines that a worker has logged, shown when it is lost."""
+LAST_WORDS_CHARS = 300
+"""Of each."""
+
+LIVENESS_TICKS = 4
+"""Ticks of silence after which a link counts as dead; a tick is a quarter of the timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacated:
+    """The holder of place `index` is gone; whoever waited for it has it now."""
+
+    index: WorkerIndex
+    place: Place
+
+    @property
+    def name(self) -> str:
+        """Who it was."""
+        one = self.place.registration
+        return f"worker {self.index} (pid {one.pid} on {one.host})"
+
+
+class Roster:
+    """Places by worker index, with one attempt in reserve for each.
+
+    Args:
+        parallelism: How many places there are.
+        heartbeat_timeout_ms: Silence after which a link counts as dead.
+    """
+
+    def __init__(self, parallelism: int, heartbeat_timeout_ms: int) -> None:
+        self.parallelism = parallelism
+        self._heartbeat_timeout_ms = heartbeat_timeout_ms
+        self.held: dict[WorkerIndex, Place] = {}
+        self.reserve: dict[WorkerIndex, Place] = {}
+        self._proven: dict[LinkId, Identity] = {}
+        # The place that each link holds or waits for: looked up for every message.
+        self._wanted: dict[LinkId, WorkerIndex] = {}
+        self._silent_ticks: dict[LinkId, int] = {}
+        self._last_words: dict[LinkId, tuple[LogLine, ...]] = {}
+        # Holders are numbered as they come, so that each is told of those that it has not been told of.
+        self._holders_seen = 0
+        self._number: dict[WorkerIndex, int] = {}
+        self._told_up_to: dict[LinkId, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every place is held."""
+        return len(self.held) == self.parallelism
+
+    def everybody(self) -> list[Place]:
+        """Return the holders by index, then those in reserve."""
+        reserve = [place for _, place in sorted(self.reserve.items())]
+        return [place for _, place in sorted(self.held.items())] + reserve
+
+    def to_holders(self, message: CoordinatorMessage) -> list[JobEffect]:
+        """Return what sends `message` to the holder of every place."""
+        places = sorted(self.held.values(), key=lambda one: one.link)
+        return [SendMessage(place.link, message) for place in places]
+
+    def to_first_holder(self, message: CoordinatorMessage, to_others: CoordinatorMessage) -> list[JobEffect]:
+        """Return what sends `message` to the holder of the first place, `to_others` to all others."""
+        places = sorted(self.held.items(), key=lambda one: one[1].link)
+        return [SendMessage(place.link, to_others if index else message) for index, place in places]
+
+    def to_holder(self, index: WorkerIndex, message: CoordinatorMessage) -> JobEffect:
+        """Return what sends `message` to the holder of one place, which is held."""
+        return SendMessage(self.held[index].link, message)
+
+    def to_everybody(self, message: CoordinatorMessage) -> list[JobEffect]:
+        """Return what sends `message` to everybody, those in reserve included."""
+        places = sorted(self.everybody(), key=lambda one: one.link)
+        return [SendMessage(place.link, message) for place in places]
+
+    def peers_after(self, number: int) -> tuple[Peer, ...]:
+        """Return where the holders with a number above `number` can be reached, by index."""
+        return tuple(
+            Peer(index, place.registration.host, place.registration.data_port)
+            for index, place in sorted(self.held.items())
+            if self._number[index] > number
+        )
+
+    def index_of(self, link: LinkId) -> WorkerIndex | None:
+        """Return the place that `link` holds, if any."""
+        index = self._wanted.get(link)
+        return index if index in self.held and self.held[index].link == link else None
+
+    def knows(self, link: LinkId) -> bool:
+        """Whether `link` has registered and is not gone."""
+        return link in self._wanted
+
+    def opened(self, link: LinkId, proven: Identity) -> None:
+        """Note who is at the other end of `link`."""
+        self._proven[link] = proven
+
+    def is_proven(self, link: LinkId, message: RegisterWorker | WorkerFailed) -> bool:
+        """Whether `message` speaks of whom `link` has proven to be."""
+        return self._proven.get(link) == Identity(message.worker, message.attempt)
+
+    def lacks(self, link: LinkId, message: WorkerFailed) -> bool:
+        """Whether the place of the attempt that can't start is free; `link` is done with then.
+
+        A place that somebody holds does not need that attempt, and must not be spoken for by it.
+        """
+        if self.knows(link) or message.worker in self.held or not 0 <= message.worker < self.parallelism:
+            return False
+        del self._proven[link]
+        return True
+
+    def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
+        """Give `newcomer` the place it asks for, or keep it in reserve, or turn it away."""
+        decision = admission(newcomer, self.parallelism, self.held, self.reserve)
+        match decision:
+            case Admit():
+                self._hold(newcomer.worker, Place(link, newcomer))
+                self._wanted[link] = newcomer.worker
+                return []
+            case KeepInReserve():
+                self.reserve[newcomer.worker] = Place(link, newcomer)
+                self._wanted[link] = newcomer.worker
+                return [SendMessage(link, StandBy())]
+            case TurnAway(reason):
+                return self.turn_away(link, reason)
+            case _:
+                assert_never(decision)
+
+    def turn_away(self, link: LinkId, reason: str) -> list[JobEffect]:
+        """Return what tells whoever is at the other end of `link` to exit."""
+        return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
+
+    def deploy(
+        self,
+        epoch: Epoch,
+        lineage: Lineage,
+        restored: Inheritance,
+        splits: tuple[SplitAssignment, ...],
+        driver: str,
+        deaths: Callable[[WorkerIndex], int],
+    ) -> list[JobEffect]:
+        """Give every holder its tasks, with what each of them needs to restore itself.
+
+        Links keep the order of messages: nobody is told twice where a peer can be reached. Nor is anybody
+        told of those below: of two workers the one with the lower index connects.
+        """
+        snapshots = by_worker(restored.snapshots, self.parallelism)
+        retired = by_worker(restored.retired, self.parallelism)
+        assigned: dict[int, list[SplitAssignment]] = {}
+        for split in splits:
+            assigned.setdefault(split.task.index, []).append(split)
+        # Most have been told up to the same one, and share the new addresses.
+        told = {place.link: self._told_up_to.get(place.link, 0) for place in self.held.values()}
+        peers = {number: self.peers_after(number) for number in set(told.values())}
+        self._told_up_to |= dict.fromkeys(told, self._holders_seen)
+        return [
+            SendMessage(
+                place.link,
+                DeployTasks(
+                    epoch=epoch,
+                    lineage=lineage,
+                    peers=_above(index, peers[told[place.link]]),
+                    restore=restored.checkpoint_id,
+                    snapshots=tuple(snapshots.get(index, ())),
+                    splits=tuple(assigned.get(index, ())),
+                    driver=driver,
+                    rescaled_from=restored.rescaled_from,
+                    retired=tuple(retired.get(index, ())),
+                    deaths=deaths(index),
+                ),
+            )
+            for index, place in sorted(self.held.items())
+        ]
+
+    def too_few(self, start_timeout_ms: int, slots: int | None) -> str:
+        """Return why the job can't start: not every place is held."""
+        known = "" if slots is None else f"; Spark has {slots} slots in all"
+        return (
+            f"{len(self.held)} of {self.parallelism} workers registered within "
+            f"start_timeout={start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
+            f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
+        )
+
+    def too_slow(self, ready: Set[WorkerIndex], start_timeout_ms: int) -> str:
+        """Return why the epoch can't start: every place is held, but not everybody is `ready`."""
+        missing = sorted(self.held.keys() - ready)
+        return (
+            f"restoring took too long: of {self.parallelism} workers, all of them registered, {missing} had "
+            f"not restored their tasks and connected within another "
+            f"start_timeout={start_timeout_ms / 1000:g} s; raise start_timeout if there is that much state "
+            f"to load"
+        )
+
+    # Silence.
+
+    def start(self) -> list[JobEffect]:
+        """Return the timer of the first tick."""
+        return [StartTimer(Timer("liveness"), self._heartbeat_timeout_ms // LIVENESS_TICKS)]
+
+    def beat(self, epoch: Epoch) -> list[JobEffect]:
+        """Return the timer of the next tick, and a heartbeat to everybody."""
+        beats = [SendMessage(place.link, CoordinatorHeartbeat(epoch)) for place in self.everybody()]
+        return [*self.start(), *beats]
+
+    def heard(self, link: LinkId) -> None:
+        """Note that `link` has said something."""
+        self._silent_ticks[link] = 0
+
+    def logged(self, link: LinkId, lines: tuple[LogLine, ...]) -> None:
+        """Note what the worker at `link` has logged: its last words, if it is lost."""
+        if lines:
+            self._last_words[link] = (*self._last_words.get(link, ()), *lines)[-LAST_WORDS:]
+
+    def why_closed(self, link: LinkId, reason: str) -> str:
+        """Return why a link that closed by itself is lost."""
+        if self._silent_ticks.get(link, 0) < LIVENESS_TICKS - 1:
+            return f"its process has ended ({reason}){self._shown_last_words(link)}"
+        return (
+            f"its process has ended ({reason}) after a call had held it up for "
+            f"{self._heartbeat_timeout}; its stack is on the standard error of the worker"
+            f"{self._shown_last_words(link)}"
+        )
+
+    def why_silent(self, link: LinkId) -> str:
+        """Return why a link that has been silent for too long is lost."""
+        return f"silent for more than {self._heartbeat_timeout}{self._shown_last_words(link)}"
+
+    def _shown_last_words(self, link: LinkId) -> str:
+        words = self._last_words.get(link, ())
+        shown = "".join(f"\n  {one.logger}: {one.text[:LAST_WORDS_CHARS]}" for one in words)
+        return f"; the last that it logged:{shown}" if shown else ""
+
+    @property
+    def _heartbeat_timeout(self) -> str:
+        return f"heartbeat_timeout={self._heartbeat_timeout_ms / 1000:g} s"
+
+    def tick(self) -> list[Place]:
+        """Note that a tick has passed; return those who have been silent for too long."""
+        self._silent_ticks = {
+            place.link: self._silent_ticks.get(place.link, 0) + 1 for place in self.everybody()
+        }
+        return [place for place in self.everybody() if self._silent_ticks[place.link] > LIVENESS_TICKS]
+
+    def lose(self, link: LinkId) -> Vacated | None:
+        """Note that `link` is gone; return the place that it held, if it held one."""
+        self._silent_ticks.pop(link, None)
+        self._last_words.pop(link, None)
+        self._proven.pop(link, None)
+        self._told_up_to.pop(link, None)
+        index = self._wanted.pop(link, None)
+        if index is None:
+            return None
+        if self.held[index].link != link:
+            del self.reserve[index]
+            return None
+        place = self.held.pop(index)
+        if index in self.reserve:
+            self._hold(index, self.reserve.pop(index))
+        return Vacated(index, place)
+
+    def dismiss_all(self) -> list[Place]:
+        """Forget everybody; return who they were."""
+        everybody = self.everybody()
+        self.held.clear()
+        self.reserve.clear()
+        self._wanted.clear()
+        self._silent_ticks.clear()
+        self._last_words.clear()
+        self._told_up_to.clear()
+        return everybody
+
+    def _hold(self, index: WorkerIndex, place: Place) -> None:
+        self.held[index] = place
+        self._holders_seen += 1
+        self._number[index] = self._holders_seen
+
+
+def _above(index: WorkerIndex, peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+    """Return those of `peers`, which are in order, that worker `index` has to connect to."""
+    return peers[bisect_right(peers, index, key=lambda peer: peer.worker) :]

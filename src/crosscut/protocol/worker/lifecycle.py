@@ -1,0 +1,178 @@
+"""Which of the coordinator's words a worker obeys, and when its tasks make room for those of the next epoch.
+
+A word may come late, or twice. So a deployment counts only if it is newer than all before it, a halt only if
+nothing newer has been asked for, and any other word only if it is about the tasks that are here. Tasks of an
+epoch that is over end first, with all that they have called: two epochs never run beside each other in one
+process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import assert_never
+
+from crosscut.errors import ProtocolError
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import Epoch
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    AlignSources,
+    AssignSplits,
+    CaptureSnapshots,
+    CloseLoops,
+    CommitCheckpoint,
+    CoordinatorHeartbeat,
+    CoordinatorMessage,
+    DeployTasks,
+    HaltTasks,
+    PauseSources,
+    Peer,
+    ResumeSources,
+    ShutDown,
+    StandBy,
+    StartTasks,
+    TriggerCheckpoint,
+)
+
+TaskWord = (
+    StartTasks
+    | TriggerCheckpoint
+    | AbortCheckpoint
+    | CaptureSnapshots
+    | ResumeSources
+    | CommitCheckpoint
+    | CloseLoops
+    | PauseSources
+    | AlignSources
+    | AssignSplits
+)
+"""What the coordinator says to the tasks of an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """No task is here any more, and what they had called has returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnPeers:
+    """Remember where these are reached: it is not said again."""
+
+    peers: tuple[Peer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTasks:
+    """End the tasks that are here, if there are any. Answered by `TasksEnded`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTasks:
+    """Build the tasks of an epoch, and connect them."""
+
+    deploy: DeployTasks
+
+
+@dataclass(frozen=True, slots=True)
+class TellTasks:
+    """Pass a word on to the tasks that are here, or are being built."""
+
+    word: TaskWord
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    """Exit. `failed`: so that Spark starts another attempt."""
+
+    reason: str
+    failed: bool
+
+
+WorkerEvent = CoordinatorMessage | TasksEnded
+WorkerEffect = LearnPeers | EndTasks | BeginTasks | TellTasks | EndWorker
+
+
+class Obedience:
+    """The machine of one worker."""
+
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        """What has been dropped, by reason."""
+        self._newest = Epoch(0)
+        # The epoch whose tasks are here, if any are and it isn't over.
+        self._current: Epoch | None = None
+        self._wanted: DeployTasks | None = None
+        self._are_ending = False
+
+    def handle(self, event: WorkerEvent) -> list[WorkerEffect]:
+        """Return what to do about a word of the coordinator, or about the end of the tasks.
+
+        Raises:
+            ProtocolError: Tasks have ended that nobody has asked to end.
+        """
+        match event:
+            case DeployTasks():
+                return self._deploy(event)
+            case HaltTasks(epoch):
+                return self._halt(epoch)
+            case TasksEnded():
+                return self._ended()
+            case ShutDown(reason, failed):
+                return [EndWorker(reason, failed)]
+            case CoordinatorHeartbeat() | StandBy():
+                return []
+            case (
+                StartTasks()
+                | TriggerCheckpoint()
+                | AbortCheckpoint()
+                | CaptureSnapshots()
+                | ResumeSources()
+                | CommitCheckpoint()
+                | CloseLoops()
+                | PauseSources()
+                | AlignSources()
+                | AssignSplits()
+            ):
+                return self._tell(event)
+            case _:
+                assert_never(event)
+
+    def _deploy(self, deploy: DeployTasks) -> list[WorkerEffect]:
+        if deploy.epoch <= self._newest:
+            return self._stale()
+        self._newest = deploy.epoch
+        self._wanted = deploy
+        # At once: if this epoch is over before it begins, they are not said again for the next.
+        return [LearnPeers(deploy.peers), *self._end()]
+
+    def _halt(self, epoch: Epoch) -> list[WorkerEffect]:
+        if epoch < self._newest:
+            return self._stale()
+        self._wanted = None
+        return self._end()
+
+    def _end(self) -> list[WorkerEffect]:
+        self._current = None
+        if self._are_ending:
+            return []
+        self._are_ending = True
+        return [EndTasks()]
+
+    def _ended(self) -> list[WorkerEffect]:
+        if not self._are_ending:
+            raise ProtocolError("the tasks of a worker have ended, and nobody has asked them to")
+        self._are_ending = False
+        deploy, self._wanted = self._wanted, None
+        if deploy is None:
+            return []
+        self._current = deploy.epoch
+        return [BeginTasks(deploy)]
+
+    def _tell(self, word: TaskWord) -> list[WorkerEffect]:
+        if word.epoch != self._current:
+            return self._stale()
+        return [TellTasks(word)]
+
+    def _stale(self) -> list[WorkerEffect]:
+        self.dropped["stale epoch"] += 1
+        return []

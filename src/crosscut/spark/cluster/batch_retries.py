@@ -1,0 +1,52 @@
+"""What Spark hears of an attempt that fails; see `crosscut.protocol.microbatch.trying`, which decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from crosscut.microbatch.ports import Routed
+from crosscut.protocol.microbatch import trying
+
+FAILURES_MAX = 4
+"""Spark's default for `spark.task.maxFailures`."""
+
+
+class TriedError(Exception):
+    """An attempt has failed; Spark makes another one, or has one already."""
+
+
+def tries_of(master: str, conf: Callable[[str], str | None]) -> int:
+    """Return how many attempts at a partition may fail before the cause counts.
+
+    Args:
+        master: `spark.master`: a Spark in one process never speculates.
+        conf: Gives a configuration value, or None if it is not set.
+    """
+    is_one_process = master.startswith("local") and not master.startswith("local-cluster")
+    speculates = (conf("spark.speculation") or "").strip().lower() == "true"
+    said = (conf("spark.task.maxFailures") or "").strip()
+    return trying.tries(
+        speculates=speculates and not is_one_process,
+        failures_max=int(said) if said.isdecimal() else FAILURES_MAX,
+    )
+
+
+def tried(parcels: Iterable[Routed], own: Collection[str], attempt: int, tries: int) -> Iterator[Routed]:
+    """Yield what an attempt says, unless it has failed and another one is to be made.
+
+    Args:
+        own: The vertices of its stage.
+        attempt: Its number, which Spark counts from 0 on.
+
+    Raises:
+        TriedError: It has failed; nothing that it has said counts.
+    """
+    found = iter(parcels)
+    for target, parcel in found:
+        failure = parcel.failure
+        if failure is not None and trying.goes_back(failure.task, own, attempt, tries):
+            for _ in found:
+                """To its end, which closes what the attempt has open."""
+            cause = failure.cause
+            raise TriedError(f"task {failure.task} failed: {cause.message}\n{cause.traceback}")
+        yield target, parcel

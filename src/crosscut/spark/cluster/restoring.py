@@ -1,0 +1,61 @@
+"""How a job begins with a savepoint, or with a checkpoint of another job."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from crosscut.contracts.settings import Settings
+from crosscut.foundation.urls import shown_url
+from crosscut.graph.specs import JobGraph
+from crosscut.host.clock import SystemClock
+from crosscut.monitoring.job_log_lines import LOGGER
+from crosscut.protocol.log.identity import Claimant
+from crosscut.savepoints.loading import EPOCH
+from crosscut.savepoints.migrations import Migrations
+from crosscut.savepoints.starting import begin_with, has_begun
+from crosscut.savepoints.tables import as_savepoint, origin_of
+from crosscut.spark.cluster.job_spec import committed_output
+from crosscut.spark.data.staging import Staging
+from crosscut.store.checkpoint_store import CheckpointStore
+
+
+def begin_with_savepoint(
+    path: str | os.PathLike[str],
+    name: str,
+    graph: JobGraph,
+    store: CheckpointStore,
+    staging: Staging,
+    settings: Settings,
+) -> None:
+    """Have job `name` begin with what is at `path`, unless it has begun with it before.
+
+    Args:
+        staging: Of the splits of sources that the savepoint does not know.
+
+    Raises:
+        CrosscutError: It can't; nothing has been changed.
+    """
+    shown = shown_url(os.fspath(path))
+    # Before anything is copied: a job is started often, and begins once.
+    if has_begun(origin_of(path), store):
+        LOGGER.info("job %r: has begun with %s before, and goes on", name, shown)
+        return
+    with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
+        found = begin_with(
+            as_savepoint(path, Path(scratch) / "savepoint"),
+            store,
+            graph,
+            discover=lambda graph: staging.assignments(graph, EPOCH),
+            look=lambda: committed_output(graph),
+            allow_dropped_state=settings.allow_dropped_state,
+            accept_changes=settings.accept_changes,
+            is_fresh=settings.fresh,
+            migrations=Migrations(settings.migrate_state),
+            claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
+        )
+    if found is not None:
+        n, then = found.checkpoint_id, found.parallelism
+        LOGGER.info("job %r: begins with checkpoint %s of %s, of parallelism %s", name, n, shown, then)

@@ -1,0 +1,75 @@
+"""Sources that live on the driver, too: they are told that the job owns its directory, what completed
+checkpoints have of them, and that it is over."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pyspark import SparkContext
+
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.settings import TriggerName
+from crosscut.foundation.ids import VertexId
+from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.one_by_one import OneByOne
+from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.spark.data.planned_source import PlannedSource
+from crosscut.spark.data.stream_source import StreamSource
+
+_LOG = logging.getLogger("crosscut")
+
+
+class ToldSources:
+    """Those of one graph. What may block is done in a thread, one thing after the other."""
+
+    def __init__(self, name: str, graph: JobGraph) -> None:
+        self._sources: dict[VertexId, PlannedSource | StreamSource] = {}
+        for vertex in graph.vertices:
+            source = vertex.source.source if vertex.source is not None else None
+            if isinstance(source, PlannedSource | StreamSource):
+                self._sources[VertexId(vertex.vertex_id)] = source
+        self._calls = OneByOne(f"crosscut-sources-{name}") if self._sources else None
+
+    def begin(self, context: SparkContext, trigger: TriggerName) -> None:
+        """The job owns its directory."""
+        for source in self._sources.values():
+            if isinstance(source, StreamSource):
+                source.begin(context, ends=trigger == "available_now")
+
+    def completed(self, entry: CheckpointCompleted) -> None:
+        """A checkpoint is complete; returns at once."""
+        if self._calls is not None:
+            self._calls.add(lambda: self._tell(entry))
+
+    def close(self, timeout_s: float) -> None:
+        """No other will be; let them stop. Blocks."""
+        if self._calls is None:
+            return
+        for source in self._sources.values():
+            stopped = self._calls.add(source.stop)
+        self._calls.end()
+        try:
+            stopped.result(timeout_s)
+        except TimeoutError:
+            _LOG.warning("a source has not stopped within %g s of the end of the job", timeout_s)
+
+    def _tell(self, entry: CheckpointCompleted) -> None:
+        known = {one.source: one.known for one in entry.known_splits}
+        for uid, source in self._sources.items():
+            if uid not in known:
+                continue
+            unread: list[JSON] = []
+            for one in entry.snapshots:
+                rows: Any = one.snapshot.positions if one.task.vertex == uid else None
+                unread += [row[2] for row in rows or []]
+            try:
+                source.completed(known[uid], unread)
+            except Exception as error:  # noqa: BLE001 - what is kept too long does the job no harm
+                _LOG.warning(
+                    "source %r could not be told of checkpoint %d: %s: %s",
+                    uid,
+                    entry.checkpoint_id,
+                    type(error).__name__,
+                    error,
+                )
