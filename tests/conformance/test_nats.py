@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -99,7 +100,7 @@ def test_a_reader_says_how_many_messages_wait(
 ) -> None:
     """Also those that the server still has: a batch ends only where nothing waits."""
     monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 5)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH", 5)
     publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(60)])
     named = [one.format(stream.lower()) for one in subjects]
     source = cc.nats.source(server.url, stream, subjects=named, decode="text")
@@ -168,7 +169,7 @@ def test_messages_that_are_purged_while_nobody_takes_them_are_named_too(
 ) -> None:
     """F3: the server says then that nothing is left to be read, as it does at the end."""
     monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 5)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH", 5)
     publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(60)])
     named = [one.format(stream.lower()) for one in subjects]
     source = cc.nats.source(server.url, stream, subjects=named, decode="text", stop="latest")
@@ -202,7 +203,7 @@ def test_a_server_that_crashes_and_comes_back_is_read_on(stream: str) -> None:
 def test_a_batch_does_not_end_where_the_server_is_gone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `trigger="available_now"` the job would stop, and take what it has read for all there is."""
     monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 5)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH", 5)
     with NatsServer() as own:
         made(own, "OWN")
         publish(own, [("own.a", str(i)) for i in range(60)])
@@ -300,7 +301,7 @@ def test_a_reader_whose_server_falls_silent_says_so_and_does_not_know_its_lag(
         assert next_batch(reader, 20) == [str(i) for i in range(10)]
         assert next_until(lambda: reader.lag == 0)
         proxy.stall(slow=False)
-        monkeypatch.setattr("crosscut.connectors.nats.source.PATIENCE_S", 1.0)
+        monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "PATIENCE_S", 1.0)
         with pytest.raises(ConnectorError, match="nothing could be read for"):
             while True:
                 next_batch(reader, 1)
@@ -320,7 +321,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     one = Clock()
-    monkeypatch.setattr("crosscut.connectors.nats.source.time", one)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "time", one)
     return one
 
 
@@ -329,7 +330,7 @@ def test_an_old_answer_says_nothing_about_the_lag(
 ) -> None:
     """C22: a reader that has no room asks nobody, and the stream grows."""
     monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
-    monkeypatch.setattr("crosscut.connectors.nats.source.LAG_S", 1_000.0)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "LAG_S", 1_000.0)
     publish(server, [(f"{stream.lower()}.a", str(i)) for i in range(20)])
     source = cc.nats.source(server.url, stream, decode="text")
     (split,) = source.splits(1)
@@ -347,8 +348,8 @@ def test_the_time_that_the_job_takes_is_no_silence_of_the_server(
     """C22: after hours without room, a server that is gone for a moment is tried again as ever."""
     monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_MAX", 5)
     # Batches that are full do not end by time, so the reader is within one when the server goes.
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 10)
-    monkeypatch.setattr("crosscut.connectors.nats.source._FETCH_S", 30.0)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH", 10)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_FETCH_S", 30.0)
     with NatsServer() as own:
         made(own, "OWN")
         publish(own, [("own.a", str(i)) for i in range(60)])
@@ -400,8 +401,8 @@ def test_small_messages_after_large_ones_are_fetched_together_again(
     server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C26."""
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH", 16)
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH_BYTES", 100_000)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH", 16)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH_BYTES", 100_000)
     texts_sent = ["large" * 10_000] * 20 + [str(i) for i in range(100)]
     publish(server, [(f"{stream.lower()}.a", text) for text in texts_sent])
     source = cc.nats.source(server.url, stream, decode="text")
@@ -423,8 +424,8 @@ def test_large_messages_are_fetched_a_few_at_a_time(
 ) -> None:
     """C26: what waits is bounded in bytes, by the library too, and nothing is lost by that."""
     monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_BYTES_MAX", 300_000)
-    monkeypatch.setattr("crosscut.connectors.nats.source._BATCH_BYTES", 500_000)
-    monkeypatch.setattr("crosscut.connectors.nats.source._WAITING_BYTES", 1_000_000)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_BATCH_BYTES", 500_000)
+    monkeypatch.setattr(sys.modules["crosscut.connectors.nats.source"], "_WAITING_BYTES", 1_000_000)
     texts_sent = [f"{i} " * 40_000 for i in range(60)]
     publish(server, [(f"{stream.lower()}.a", text) for text in texts_sent])
     source = cc.nats.source(server.url, stream, stop="latest", decode="text")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pwd
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -414,7 +415,7 @@ def test_answers_are_kept_for_a_while_and_no_more_than_so_many(
         cache_for="1m",
     )
     now_s = [1_000.0]
-    monkeypatch.setattr("crosscut.connectors.postgres.lookup.monotonic", lambda: now_s[0])
+    monkeypatch.setattr(sys.modules["crosscut.connectors.postgres.lookup"], "monotonic", lambda: now_s[0])
 
     async def found(*keys: int) -> list[Any]:
         return [await find(key) for key in keys]

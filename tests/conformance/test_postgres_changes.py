@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -324,7 +325,9 @@ def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
     server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: 4 MB in one transaction, of which some kB are held."""
-    monkeypatch.setattr("crosscut.connectors.postgres.changes.reader.BUFFERED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(
+        sys.modules["crosscut.connectors.postgres.changes.reader"], "BUFFERED_BYTES_MAX", 20_000
+    )
     sizes = sizes_waiting(monkeypatch)
     source = cc.postgres.changes(server.conninfo, name, name, snapshot=False)
     source.splits(1)
@@ -337,8 +340,10 @@ def test_a_huge_transaction_of_large_rows_waits_at_the_server_and_not_in_memory(
 def test_pages_of_large_rows_have_few_of_them(
     server: PostgresServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crosscut.connectors.postgres.changes.reader.BUFFERED_BYTES_MAX", 20_000)
-    monkeypatch.setattr("crosscut.connectors.postgres.changes.reader._PAGE_BYTES", 20_000)
+    monkeypatch.setattr(
+        sys.modules["crosscut.connectors.postgres.changes.reader"], "BUFFERED_BYTES_MAX", 20_000
+    )
+    monkeypatch.setattr(sys.modules["crosscut.connectors.postgres.changes.reader"], "_PAGE_BYTES", 20_000)
     sizes = sizes_waiting(monkeypatch)
     server.query(f"insert into {name} select i, repeat('x', 2000) from generate_series(1, 500) i")
     bounded, split = until_now(server, cc.postgres.changes(server.conninfo, name, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import re
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -261,7 +262,7 @@ def test_what_waits_for_an_upsert_is_bounded_in_bytes(
     server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: the table is locked for a while; what is written waits, in the end with the task."""
-    from crosscut.connectors.postgres import upsert as postgres_upsert
+    postgres_upsert = sys.modules["crosscut.connectors.postgres.upsert"]
 
     monkeypatch.setattr(postgres_upsert, "WAITING_BYTES_MAX", 100_000)
     monkeypatch.setattr(postgres_upsert, "BATCH_BYTES", 20_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,17 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
         "stderr=subprocess.DEVNULL).pid)"
     )
     pid = int(run(sys.executable, "-c", program, cwd=tmp_path, timeout_s=60))
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    assert state.stdout.strip()[:1] in ("", "Z")
+    # A signal is on its way for a moment.
+    deadline_s = time.monotonic() + 60
+    while _state(pid) not in ("", "Z"):
+        assert time.monotonic() < deadline_s, "it goes on"
+        time.sleep(0.01)
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as `ps` has it, "" if there is none."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()[:1]
 
 
 def test_the_matrix_has_a_row_for_each_pair_and_says_what_failed() -> None:

@@ -31,7 +31,7 @@ THRESHOLDS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "bytes of a written log in memory": (("task.channel_log",), "MEMORY_BYTES_MAX", (0, 200)),
     "bytes of a piece of a log": (("task.channel_log",), "SLICE_BYTES", (1, 50)),
     "bytes of a spilled segment": (("task.inputs",), "SEGMENT_BYTES", (1, 200)),
-    "entries in a row that are differences": (("protocol.job.job_log",), "DIFFERENCES_MAX", (0, 1, 3)),
+    "entries in a row that are differences": (("protocol.log.writer",), "DIFFERENCES_MAX", (0, 1, 3)),
     "bytes that are joined before they are sent": (("net.connections",), "_JOINED_BYTES_MAX", (0, 40)),
 }
 """By what a threshold bounds: the modules that have it, its name there, and the values of worlds."""
