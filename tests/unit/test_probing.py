@@ -21,7 +21,7 @@ from crosscut.host.copies import ForkedCopies
 from crosscut.net.causes import failure_cause
 from crosscut.operators.dead_letters import Attempts, mapping
 from crosscut.operators.operator import Operator
-from crosscut.operators.probing import Copies, Deadly, Died, Probing, Tried
+from crosscut.operators.probing import AT_ONCE_MS, Copies, Deadly, Died, Probing, ProbingTime, Tried
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Filter, Map
 from crosscut.protocol.job.deaths import CHECKPOINTS, checkpoints_to_probe, deaths_of
@@ -107,25 +107,32 @@ class Told(Copies):
         self.tried.append(batch.records)
         return self.answers.pop(0)
 
+    def now_ms(self) -> int:
+        return 0
+
+
+def probing_with(copies: Copies, deaths: int) -> Probing:
+    return Probing(ProbingTime(copies, deaths), deaths)
+
 
 PARSE = Map("parse", lambda record: record)
 
 
 def test_what_a_copy_survives_is_processed_at_once() -> None:
     copies = Told(Tried(3))
-    assert Probing(copies, 2).look(PARSE, Batch([1, 2, 3])) == 3
+    assert probing_with(copies, 2).look(PARSE, Batch([1, 2, 3])) == 3
     assert copies.tried == [[1, 2, 3]]
 
 
 def test_records_before_the_death_of_a_copy_are_processed_first() -> None:
     """Else the state that the suspect meets would not be the one that it has to meet."""
     copies = Told(Tried(2, CRASH))
-    assert Probing(copies, 2).look(PARSE, Batch([1, 2, 3])) == 2
+    assert probing_with(copies, 2).look(PARSE, Batch([1, 2, 3])) == 2
 
 
 def test_a_record_is_deadly_if_two_copies_die_of_it_and_others_pass() -> None:
     copies = Told(Tried(2, CRASH), Tried(0, CRASH), Tried(0, CRASH))
-    probing = Probing(copies, 2)
+    probing = probing_with(copies, 2)
     assert probing.look(PARSE, Batch([1, 2, 3, 4])) == 2
     assert probing.look(PARSE, Batch([3, 4])) == Deadly(3, CRASH)
     assert copies.tried == [[1, 2, 3, 4], [3, 4], [3]]
@@ -133,29 +140,29 @@ def test_a_record_is_deadly_if_two_copies_die_of_it_and_others_pass() -> None:
 
 def test_a_copy_that_somebody_kills_accuses_no_record() -> None:
     copies = Told(Tried(0, Died("SIGKILL")), Tried(1))
-    assert Probing(copies, 2).look(PARSE, Batch([1, 2])) == 1
+    assert probing_with(copies, 2).look(PARSE, Batch([1, 2])) == 1
 
 
 def test_copies_that_are_killed_accuse_a_record_only_if_the_next_one_is_not_killed_as_well() -> None:
     """On a machine without memory the system kills each copy."""
     killed = Tried(0, Died("SIGKILL"))
     for after, found in ((killed, 1), (Tried(1), Deadly(2, Died("SIGKILL")))):
-        probing = Probing(Told(Tried(1, Died("SIGKILL")), killed, killed, after), 3)
+        probing = probing_with(Told(Tried(1, Died("SIGKILL")), killed, killed, after), 3)
         assert probing.look(PARSE, Batch([1, 2, 3])) == 1
         assert probing.look(PARSE, Batch([2, 3])) == found
-    assert Probing(Told(killed, killed), 3).look(PARSE, Batch([1])) == 1
+    assert probing_with(Told(killed, killed), 3).look(PARSE, Batch([1])) == 1
 
 
 def test_the_first_record_is_deadly_only_if_another_one_passes() -> None:
     copies = Told(Tried(0, CRASH), Tried(0, CRASH), Tried(1))
-    assert Probing(copies, 2).look(PARSE, Batch([1, 2])) == Deadly(1, CRASH)
+    assert probing_with(copies, 2).look(PARSE, Batch([1, 2])) == Deadly(1, CRASH)
     assert copies.tried == [[1, 2], [1], [2]]
 
 
 def test_an_operator_whose_copies_always_die_is_not_probed_any_more() -> None:
     """A library that can't be used after a fork: the records are as good as any."""
     copies = Told(Tried(0, CRASH), Tried(0, CRASH), Tried(0, CRASH))
-    probing = Probing(copies, 2)
+    probing = probing_with(copies, 2)
     assert probing.look(PARSE, Batch([1, 2])) == 1
     assert probing.look(PARSE, Batch([2, 3])) == 2
     assert copies.answers == []
@@ -164,13 +171,13 @@ def test_an_operator_whose_copies_always_die_is_not_probed_any_more() -> None:
 def test_after_a_third_death_a_record_without_company_is_deadly() -> None:
     """A slow source: each time the record is the only one since the checkpoint."""
     copies = Told(Tried(0, CRASH), Tried(0, CRASH), Tried(0, CRASH), Tried(0, CRASH))
-    assert Probing(copies, 2).look(PARSE, Batch([1])) == 1
-    assert Probing(copies, 3).look(PARSE, Batch([1])) == Deadly(1, CRASH)
+    assert probing_with(copies, 2).look(PARSE, Batch([1])) == 1
+    assert probing_with(copies, 3).look(PARSE, Batch([1])) == Deadly(1, CRASH)
 
 
 def test_a_copy_that_does_not_answer_is_not_asked_again() -> None:
     copies = Told(Tried(0))
-    probing = Probing(copies, 2)
+    probing = probing_with(copies, 2)
     assert probing.look(PARSE, Batch([1, 2])) == 2
     assert probing.look(PARSE, Batch([3])) == 1
 
@@ -178,7 +185,64 @@ def test_a_copy_that_does_not_answer_is_not_asked_again() -> None:
 def test_what_a_copy_would_share_is_never_tried() -> None:
     operator = Map("parse", lambda record: record)
     operator.runs_in_copies = False
-    assert Probing(Told(), 2).look(operator, Batch([1, 2])) == 2
+    assert probing_with(Told(), 2).look(operator, Batch([1, 2])) == 2
+
+
+# How much time it may take.
+
+
+class Slow(Copies):
+    """Copies that are through with a batch after `took_ms`, or die of it."""
+
+    def __init__(self, took_ms: int, died: Died | None = None) -> None:
+        self.took_ms = took_ms
+        self.died = died
+        self.clock_ms = 1_000_000
+        self.attempts = 0
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        self.clock_ms += self.took_ms
+        self.attempts += 1
+        return Tried(0 if self.died else len(batch), self.died)
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+
+@pytest.mark.parametrize(("deaths", "share"), [(2, 1 / 2), (3, 3 / 4), (4, 7 / 8)])
+def test_copies_have_a_share_of_the_time_that_grows_with_the_deaths(deaths: int, share: float) -> None:
+    copies = Slow(10)
+    probing = probing_with(copies, deaths)
+    began_ms = copies.clock_ms
+    while copies.clock_ms < began_ms + 1_000_000:
+        assert probing.look(PARSE, Batch([1])) == 1
+        # The worker's own work on the batch.
+        copies.clock_ms += 1
+    spent_ms = copies.attempts * copies.took_ms
+    assert abs(spent_ms - AT_ONCE_MS - share * 1_000_000) <= 2 * copies.took_ms
+
+
+def test_every_batch_is_tried_where_time_is_left() -> None:
+    copies = Slow(10)
+    probing = probing_with(copies, 2)
+    for _ in range(10_000):
+        probing.look(PARSE, Batch([1]))
+        copies.clock_ms += 10
+    assert copies.attempts == 10_000
+
+
+def test_the_tasks_of_a_worker_share_its_time() -> None:
+    copies = Slow(2 * AT_ONCE_MS + 10)
+    time = ProbingTime(copies, 2)
+    one, other = Probing(time, 2), Probing(time, 2)
+    assert one.look(PARSE, Batch([1])) == other.look(PARSE, Batch([1, 2])) - 1 == 1
+    assert copies.attempts == 1
+
+
+def test_a_suspicion_is_followed_up_though_the_time_is_used_up() -> None:
+    copies = Slow(10 * AT_ONCE_MS, CRASH)
+    assert probing_with(copies, 3).look(PARSE, Batch([1])) == Deadly(1, CRASH)
+    assert copies.attempts == 2
 
 
 # What becomes of it, in a chain.
@@ -199,6 +263,9 @@ class Deaths(Copies):
                 return Tried(passed)
         return Tried(len(batch))
 
+    def now_ms(self) -> int:
+        return 0
+
 
 class Site:
     def __init__(self, copies: Copies, *operators: Operator) -> None:
@@ -206,7 +273,7 @@ class Site:
         self.watermarks: list[int] = []
         self.letters: list[tuple[DeadLetter, int | None]] = []
         self.chain = Chain(operators, self._emit, self._aside, has_event_time=True)
-        self.chain.probing = Probing(copies, 3)
+        self.chain.probing = probing_with(copies, 3)
 
     def _emit(self, batch: Batch) -> None:
         self.out += zip(batch.records, batch.timestamps or [None] * len(batch), strict=True)

@@ -78,6 +78,9 @@ class ForkedCopies:
             last_words.seek(0)
             return Tried(passed, Died(_how(status), _trace(last_words.read().decode(errors="replace"))))
 
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
     def _status(self, pid: int) -> int | None:
         """Wait for a copy to end; return its wait status, or None if it had to be killed."""
         give_up_s = time.monotonic() + self._waiting_s

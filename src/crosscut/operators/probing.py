@@ -18,6 +18,9 @@ from crosscut.operators.operator import Operator, shortened, text_of
 DEATHS_WITHOUT_WITNESS = 3
 """Deaths after which a record is to blame although no other one was seen to pass in a copy."""
 
+AT_ONCE_MS = 5_000
+"""What a worker may spend on copies before its share of the time counts: a deadly record comes soon after the
+restart. The worker that died had come to it since the newest checkpoint."""
 
 KILLED = "SIGKILL"
 
@@ -69,6 +72,40 @@ class Copies(Protocol):
         It takes a bounded time. A copy that is not through by then says how far it is.
         """
 
+    def now_ms(self) -> int:
+        """Return a time that never goes back."""
+
+
+class ProbingTime:
+    """How long a worker, with all its tasks, may wait for copies.
+
+    A copy takes some ten milliseconds, also for a single record. Most workers are killed from outside, by a
+    lost machine for example, and must not take minutes for the work of seconds because of that. So batches
+    are processed unprobed as soon as copies have had their share of the time: half of it after two deaths,
+    three quarters after three, and so on. A deadly record that gets through kills its worker once more.
+
+    Args:
+        deaths: Those because of which the worker probes.
+    """
+
+    def __init__(self, copies: Copies, deaths: int) -> None:
+        self._copies = copies
+        self._share = 1 - 0.5 ** max(1, deaths - 1)
+        self._began_ms = copies.now_ms()
+        self._spent_ms = 0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a batch may be tried now."""
+        return self._spent_ms <= AT_ONCE_MS + self._share * (self._copies.now_ms() - self._began_ms)
+
+    def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        """See `Copies.attempt`."""
+        before_ms = self._copies.now_ms()
+        tried = self._copies.attempt(operator, batch)
+        self._spent_ms += self._copies.now_ms() - before_ms
+        return tried
+
 
 @dataclass(frozen=True, slots=True)
 class Deadly:
@@ -82,11 +119,12 @@ class Probing:
     """The probing of one task.
 
     Args:
+        time: The worker's.
         deaths: Those because of which the worker probes.
     """
 
-    def __init__(self, copies: Copies, deaths: int) -> None:
-        self._copies = copies
+    def __init__(self, time: ProbingTime, deaths: int) -> None:
+        self._time = time
         self._needs_witness = deaths < DEATHS_WITHOUT_WITNESS
         # Operators of which a copy was through with a record: there, copies do work.
         self._witnessed: set[str] = set()
@@ -99,9 +137,9 @@ class Probing:
         Only the death of a copy at the first record is looked into. What comes before is processed first,
         so the copy that is to tell has the state that the record finds.
         """
-        if not operator.runs_in_copies or operator.uid in self._unfit:
+        if not operator.runs_in_copies or operator.uid in self._unfit or not self._time.is_left:
             return len(batch)
-        tried = self._copies.attempt(operator, batch)
+        tried = self._time.attempt(operator, batch)
         if tried.passed:
             self._witnessed.add(operator.uid)
             return tried.passed
@@ -111,7 +149,7 @@ class Probing:
             self._unfit.add(operator.uid)
             return len(batch)
         # Somebody may have killed the copy: a record is to blame that does it twice.
-        again = self._copies.attempt(operator, part_of(batch, 0, 1))
+        again = self._time.attempt(operator, part_of(batch, 0, 1))
         if again.died is None:
             return 1
         if again.died.how == KILLED:
@@ -125,7 +163,7 @@ class Probing:
 
     def _next_passes(self, operator: Operator, batch: Batch) -> bool:
         """Whether a copy, made now, is through with the record after the first."""
-        return len(batch) > 1 and self._copies.attempt(operator, part_of(batch, 1, 2)).passed > 0
+        return len(batch) > 1 and self._time.attempt(operator, part_of(batch, 1, 2)).passed > 0
 
 
 def deadly_error(uid: str, found: Deadly) -> UserCodeError:

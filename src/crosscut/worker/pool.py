@@ -26,7 +26,7 @@ from crosscut.host.interpreter_lock import Sharing, hold_on
 from crosscut.host.watch import Slices, Unwatched
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
-from crosscut.operators.probing import Copies, Probing
+from crosscut.operators.probing import Copies, Probing, ProbingTime
 from crosscut.protocol.job.deaths import checkpoints_to_probe
 from crosscut.protocol.messages import (
     AlignSources,
@@ -142,9 +142,9 @@ class TaskPool:
         self._reached_count = 0
         self._reaching: asyncio.TimerHandle | None = None
         self._reach_every_s = REACHED_EVERY_S / 100
-        self._copies = copies
         self._deaths = deaths
-        self._checkpoints_to_probe = checkpoints_to_probe(deaths)
+        self._checkpoints_to_probe = checkpoints_to_probe(deaths) if copies is not None else 0
+        self._probing_time = ProbingTime(copies, deaths) if copies is not None else None
 
     def clock_ms(self, now_ns: int) -> int:
         """Return the milliseconds since 1970 at a reading of the clock; they never go back."""
@@ -187,8 +187,8 @@ class TaskPool:
 
     def add(self, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
         """Add a task; in topological order."""
-        if self._copies is not None and self._checkpoints_to_probe:
-            task.chain.probing = Probing(self._copies, self._deaths)
+        if self._probing_time is not None and self._checkpoints_to_probe:
+            task.chain.probing = Probing(self._probing_time, self._deaths)
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
         task.wake_by(partial(self._wake_up, runner))

@@ -1,7 +1,7 @@
 """Which workers look for a record that ends their process, and for how long. Pure decisions.
 
 A worker that dies can't say what it was at. When the same worker has died twice, its successor tries each
-batch in a copy of its process first, which costs it about half its speed or more; see decision 0097.
+batch in a copy of its process first, which costs it about half its speed; see decision 0097.
 """
 
 from __future__ import annotations

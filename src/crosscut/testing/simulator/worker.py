@@ -36,6 +36,7 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.task.items import REPLAYED, Barrier
+from crosscut.testing.simulator.clock import Clock
 from crosscut.testing.simulator.options import Moment
 from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
@@ -75,14 +76,28 @@ _OF_AN_EPOCH = (
 HARMLESS = ("ConnectionLost", "CommitFailed")
 """Failures in which no task was in the middle of anything: a peer is gone, a commit is given up."""
 
+_COPY_MS = 700
+"""What a copy takes, if the worker asks."""
+
 _MOMENT_OF: dict[str, Moment] = {one: one for one in get_args(Moment)}
 
 
 class HalfWay:
-    """Copies of a process that come half way: no record of a virtual world ends its process."""
+    """Copies of a process that come half way: no record of a virtual world ends its process.
+
+    They are slow, so their time is used up after a few batches.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ran_ms = 0
 
     def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        self._ran_ms += _COPY_MS
         return Tried((len(batch) + 1) // 2)
+
+    def now_ms(self) -> int:
+        return self._clock.now_us // 1_000 + self._ran_ms
 
 
 class Moments(Failpoints):
@@ -171,7 +186,7 @@ class WorkerProcess(Process):
             world.options.piece_bytes,
             # It would not be the same when the world is run again.
             weighs_state=False,
-            copies=HalfWay(),
+            copies=HalfWay(world.clock),
         )
         self.worker = WatchedWorker(self, world.plan(self.driver), surroundings)
         await self.worker.run()
