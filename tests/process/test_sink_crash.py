@@ -146,11 +146,11 @@ def test_a_directory_without_permission_is_an_error_before_anything_starts(tmp_p
     """D4: EACCES; in a process that is not root, whoever runs the tests."""
     code = (
         "import os, sys\n"
-        "import crosscut as cc\n"
+        "from crosscut.connectors.files import jsonl\n"
         "from crosscut.errors import ConnectorError\n"
         "os.geteuid() or os.setuid(65534)\n"
         "try:\n"
-        "    cc.files.jsonl(sys.argv[1]).check()\n"
+        "    jsonl(sys.argv[1]).check()\n"
         "except ConnectorError as error:\n"
         "    sys.exit(str(error))\n"
     )
