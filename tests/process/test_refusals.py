@@ -107,14 +107,17 @@ def settings(directory: Path, engine: Any) -> cc.Settings:
         checkpoint_dir=str(directory / "checkpoints"),
         checkpoint_interval="200ms",
         commit_attempts=2,
+        batch_records_max=40,
         restart=cc.Restart(failures=1, delay_step="20ms", delay_max="50ms"),
         **PATIENT,
     )
 
 
-def numbers(directory: Path, *, at_commit: bool, **dead_letters: Any) -> cc.Flow:
+def numbers(directory: Path, engine: str, *, at_commit: bool, **dead_letters: Any) -> cc.Flow:
     flow = cc.Flow("numbers")
-    source = flow.source(cc.generate(int, count=COUNT, rate=200))
+    # Both engines have some checkpoints on the way.
+    rate = 200 if engine == "continuous" else None
+    source = flow.source(cc.generate(int, count=COUNT, rate=rate))
     source.named("numbers").sink(Strict(cc.files.jsonl(directory / "out"), at_commit), **dead_letters).named(
         "out"
     )
@@ -148,7 +151,9 @@ def test_a_refused_record_is_a_dead_letter_once_and_all_others_are_written_once(
     engine: Any, tmp_path: Path, started: Any
 ) -> None:
     letters = cc.files.jsonl(tmp_path / "refused")
-    job = started.flow(numbers(tmp_path, at_commit=False, dead_letters=letters), settings(tmp_path, engine))
+    job = started.flow(
+        numbers(tmp_path, engine, at_commit=False, dead_letters=letters), settings(tmp_path, engine)
+    )
     started.finish(job)
     assert written(tmp_path / "out") == [number for number in range(COUNT) if number != BAD]
     (letter,) = (
@@ -163,13 +168,15 @@ def test_a_refused_record_is_a_dead_letter_once_and_all_others_are_written_once(
 def test_without_dead_letters_it_fails_the_job_by_name_and_a_fixed_flow_goes_on(
     engine: Any, tmp_path: Path, started: Any
 ) -> None:
-    job = started.flow(numbers(tmp_path, at_commit=False), settings(tmp_path, engine))
+    job = started.flow(numbers(tmp_path, engine, at_commit=False), settings(tmp_path, engine))
     text = failure(job)
     assert "record 150 is refused: column n: at most 149" in text
     assert BAD not in written(tmp_path / "out")
     letters = cc.files.jsonl(tmp_path / "refused")
     started.finish(
-        started.flow(numbers(tmp_path, at_commit=False, dead_letters=letters), settings(tmp_path, engine))
+        started.flow(
+            numbers(tmp_path, engine, at_commit=False, dead_letters=letters), settings(tmp_path, engine)
+        )
     )
     assert written(tmp_path / "out") == [number for number in range(COUNT) if number != BAD]
 
@@ -183,7 +190,7 @@ from pathlib import Path
 
 from test_refusals import numbers
 
-flow = numbers(Path({directory!r}), at_commit=True)
+flow = numbers(Path({directory!r}), {engine!r}, at_commit=True)
 """
 
 
@@ -191,10 +198,10 @@ flow = numbers(Path({directory!r}), at_commit=True)
 def test_output_that_is_refused_at_commit_is_listed_exported_and_dropped_and_the_job_goes_on(
     engine: Any, tmp_path: Path, started: Any
 ) -> None:
-    job = started.flow(numbers(tmp_path, at_commit=True), settings(tmp_path, engine))
+    job = started.flow(numbers(tmp_path, engine, at_commit=True), settings(tmp_path, engine))
     assert "column n: at most 149" in failure(job)
     directory, app = str(tmp_path / "checkpoints"), tmp_path / "app.py"
-    app.write_text(APP.format(tests=str(Path(__file__).parent), directory=str(tmp_path)))
+    app.write_text(APP.format(tests=str(Path(__file__).parent), directory=str(tmp_path), engine=engine))
     target = f"{app}:flow"
     assert "prepared transactions" in transactions("ls", directory, target)
     exported = [
@@ -216,5 +223,5 @@ def test_output_that_is_refused_at_commit_is_listed_exported_and_dropped_and_the
         "--force",
     )
     assert "150" in transactions("ls", directory)
-    started.finish(started.flow(numbers(tmp_path, at_commit=True), settings(tmp_path, engine)))
+    started.finish(started.flow(numbers(tmp_path, engine, at_commit=True), settings(tmp_path, engine)))
     assert written(tmp_path / "out") == [number for number in range(COUNT) if number not in lost]
