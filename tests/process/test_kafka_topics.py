@@ -79,7 +79,8 @@ def test_a_mistyped_name_is_an_error_and_no_new_topic(broker: KafkaBroker, guara
         assert "'mistyped-" in str(error) and error.is_permanent
     # A writer whose topic is gone does not make it either.
     topic = new(broker)
-    writer = open_writer(cc.kafka.sink(broker.servers, topic, guarantee=guarantee), 1)
+    soon = {"topic.metadata.propagation.max.ms": 1_000}
+    writer = open_writer(cc.kafka.sink(broker.servers, topic, guarantee=guarantee, options=soon), 1)
     broker.delete_topic(topic)
     with pytest.raises(ConnectorError):
         writer.commit(permit(1), [stage(writer, ["lost"], 1)])
