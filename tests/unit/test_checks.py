@@ -3,9 +3,11 @@
 import os
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from pyspark import SparkConf
 
 import crosscut as cc
 from crosscut.contracts.settings import Encryption
@@ -14,6 +16,7 @@ from crosscut.spark.cluster.checks import (
     Protection,
     check_checkpoint_dir,
     check_checkpoint_dir_is_private,
+    check_log_key_stays_here,
     check_origin_is_private,
     protection,
 )
@@ -149,3 +152,23 @@ def test_a_start_with_restore_from_looks_at_who_may_write_there(tmp_path: Path) 
     settings = cc.Settings(checkpoint_dir=tmp_path / "new", restore_from=origin, strict=True)
     with pytest.raises(SettingsError, match="restore_from"):
         status_if_finished(flow, settings)
+
+
+def test_a_spark_whose_executors_get_the_log_key_is_warned_of_and_refused_if_strict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = "k" * 32
+    conf = SparkConf(loadDefaults=False).setMaster("spark://elsewhere:7077")
+    # Of a context the check asks no more than this, if its master is not local.
+    context: Any = SimpleNamespace(getConf=lambda: conf, master=conf.get("spark.master"))
+    monkeypatch.setenv("CROSSCUT_LOG_KEY", key)
+    check_log_key_stays_here(context, strict=True)
+    conf.setExecutorEnv("CROSSCUT_LOG_KEY", key)
+    remedy = r"remove spark\.executorEnv\.CROSSCUT_LOG_KEY from its configuration"
+    with pytest.warns(RuntimeWarning, match=remedy):
+        check_log_key_stays_here(context, strict=False)
+    with pytest.raises(SettingsError, match=remedy) as refused:
+        check_log_key_stays_here(context, strict=True)
+    assert key not in str(refused.value)
+    monkeypatch.delenv("CROSSCUT_LOG_KEY")
+    check_log_key_stays_here(context, strict=True)
