@@ -104,6 +104,22 @@ def test_code_in_state_does_not_run_where_values_are_read(tmp_path: Path) -> Non
     assert read_state(tmp_path / "job", "visits", "last", trust=True)["value"][0] == 1
 
 
+@pytest.mark.parametrize("inside", ["", "parts"])
+def test_whoever_trusts_a_directory_hears_that_others_may_write_there(tmp_path: Path, inside: str) -> None:
+    store, _, checkpoint, _ = attacked(tmp_path, 1)
+    store.append(LogIndex(1, 2), checkpoint)
+    (tmp_path / "job" / inside).chmod(0o777)
+    # Warnings are errors here: only data is loaded, so who may write there doesn't matter.
+    assert read_state(tmp_path / "job", "visits", "last")["value"][0] == 1
+    state = ["checkpoints", "state", str(tmp_path / "job"), "visits"]
+    assert CliRunner().invoke(program, state).exit_code == 0
+    for path in (tmp_path / "job", f"{tmp_path / 'job'}@{checkpoint.checkpoint_id}"):
+        with pytest.warns(RuntimeWarning, match="has mode 0777"):
+            read_state(path, "visits", "last", trust=True)
+    with pytest.warns(RuntimeWarning, match="has mode 0777"):
+        assert CliRunner().invoke(program, [*state, "--trust"]).exit_code == 0
+
+
 def test_an_error_of_the_child_is_raised_and_nothing_is_left(tmp_path: Path) -> None:
     store, graph, checkpoint, claim = attacked(tmp_path, 1)
     store.delete_parts([one.path for each in checkpoint.snapshots for one in each.snapshot.parts])

@@ -103,7 +103,9 @@ class Settings:
             job it changes nothing.
         restore_from: A savepoint, or a checkpoint of another job (its checkpoint_dir, with `@7` for
             checkpoint 7), that the job begins with. Its own checkpoint_dir must be empty; a later start that
-            says the same goes on from its newest checkpoint.
+            says the same goes on from its newest checkpoint. Its state is unpickled, so a local
+            directory that other users can write to, or one below it, causes a warning; with `strict` the job
+            is refused.
         allow_dropped_state: Begin with it although the flow has no operator, or no state, for some of it.
         migrate_state: By uid, what turns the state of an operator into its new form: a function of key and
             value that returns the new value; of a process with several states such functions, by their names.
