@@ -18,7 +18,7 @@ from crosscut.operators.operator import Operator, shortened, text_of
 DEATHS_WITHOUT_WITNESS = 3
 """Deaths after which a record is to blame although no other one was seen to pass in a copy."""
 
-AT_ONCE_MS = 5_000
+AT_ONCE_MS = 2_000
 """What a worker may spend on copies before its share of the time counts: a deadly record comes soon after the
 restart. The worker that died had come to it since the newest checkpoint."""
 

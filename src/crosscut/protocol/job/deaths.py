@@ -17,7 +17,7 @@ DEATHS_MIN = 2
 DEATHS_ANYWHERE = 3
 """Deaths in a row, of any workers, after which all probe: each time another one may get the same record."""
 
-CHECKPOINTS = 8
+CHECKPOINTS = 4
 """Checkpoints for which a worker probes after two deaths; twice as many after each further one.
 
 A worker that probes is slower. It needs more than one checkpoint to come as far as the one that died.
