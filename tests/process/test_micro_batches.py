@@ -129,3 +129,13 @@ def test_a_driver_that_slept_between_its_engines_leaves_the_job_to_the_driver_th
     newer.open_gate()
     started.finish(job)
     newer.check_output_is_exact()
+
+
+def test_a_paced_source_is_read_at_its_rate_however_long_batches_take(tmp_path: Path, started: Any) -> None:
+    flow = cc.Flow("paced")
+    flow.source(cc.generate(int, count=1_000, rate=500)).sink(cc.collect(tmp_path / "out"))
+    settings = cc.Settings(engine="micro-batch", parallelism=1, checkpoint_interval="50ms")
+    job = started.flow(flow, replace(settings, checkpoint_dir=str(tmp_path / "checkpoints")))
+    started.finish(job)
+    # One record a batch would make a thousand of them.
+    assert job.checkpoints()[-1].checkpoint_id < 500

@@ -37,10 +37,11 @@ def test_without_a_count_it_never_ends() -> None:
 
 
 class Clock:
-    """A monotonic clock that the test moves."""
+    """A monotonic clock that the test moves, and the time of day, which it can set, too."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
+        self.set_by_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -50,6 +51,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made)
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0 + made.now_s + made.set_by_s)
     return made
 
 
@@ -89,13 +91,72 @@ def test_a_stall_is_caught_up_on_by_100_ms_worth_only(clock: Clock) -> None:
     assert caught_up == list(range(101))
 
 
-def test_a_restored_split_goes_on_at_the_rate_without_a_burst(clock: Clock) -> None:
+def all_due(reader: SplitReader) -> list[Any]:
+    """Return what a reader gives until it waits."""
+    found: list[Any] = []
+    while isinstance(read := reader.read(100), list):
+        found += read
+    return found
+
+
+def test_readers_that_follow_each_other_keep_the_rate(clock: Clock) -> None:
+    """Each micro-batch has a reader of its own."""
+    source = generate(lambda i: i, rate=1_000)
+    (split,) = source.splits(1)
+    position: Any = split.start
+    made: list[int] = []
+    for _ in range(20):
+        reader = source.reader(split, position)
+        made += all_due(reader)
+        position = reader.position
+        assert reader.lag == 0
+        clock.now_s += 0.7
+    assert made == list(range(len(made)))
+    assert len(made) == pytest.approx(19 * 700, abs=20)
+
+
+def test_a_restored_split_catches_up_on_10_s_worth_only(clock: Clock) -> None:
+    source = generate(lambda i: i, rate=1_000)
+    (split,) = source.splits(1)
+    before = source.reader(split, split.start)
+    assert before.read(100) == [0]
+    clock.now_s += 3_600
+    reader = source.reader(split, before.position)
+    made = all_due(reader)
+    assert made == list(range(1, 1 + len(made)))
+    assert len(made) == pytest.approx(10_000, abs=2)
+    clock.now_s += 3_600
+    assert len(all_due(reader)) == pytest.approx(100, abs=2)
+
+
+def test_a_clock_that_was_set_back_holds_no_record_up(clock: Clock) -> None:
+    source = generate(lambda i: i, rate=1_000)
+    (split,) = source.splits(1)
+    before = source.reader(split, split.start)
+    assert before.read(100) == [0]
+    clock.set_by_s = -3_600
+    reader = source.reader(split, before.position)
+    wait = reader.read(100)
+    assert isinstance(wait, Wait)
+    assert wait.delay_ms == pytest.approx(1.0)
+
+
+def test_a_position_without_the_time_goes_on_at_the_rate_from_now_on(clock: Clock) -> None:
+    """Of a checkpoint that an older version has written, or of a source that had no rate."""
     source = generate(lambda i: i, rate=1_000)
     (split,) = source.splits(1)
     clock.now_s += 3_600
     reader = source.reader(split, 5_000)
     assert reader.read(1_000) == [5_000]
     assert isinstance(reader.read(1_000), Wait)
+
+
+def test_a_rate_that_was_taken_away_is_no_longer_kept(clock: Clock) -> None:
+    paced = generate(lambda i: i, rate=1_000)
+    (split,) = paced.splits(1)
+    before = paced.reader(split, split.start)
+    assert before.read(100) == [0]
+    assert generate(lambda i: i).reader(split, before.position).read(3) == [1, 2, 3]
 
 
 def test_a_high_rate_is_not_asked_for_more_than_10_000_times_a_second(clock: Clock) -> None:

@@ -15,6 +15,9 @@ from crosscut.foundation.callables import argument_problem
 Made = TypeVar("Made")
 
 _BURST_S = 0.1
+_CATCH_UP_S = 10.0
+"""Of a reader that goes on after another one: each micro-batch has a reader of its own."""
+
 _WAIT_MS_MIN = 0.1
 
 
@@ -30,8 +33,8 @@ def generate(
             it must return the same record then; its exceptions fail the job.
         count: Number of records in all; None: endless.
         rate: Records a second over all tasks; None: as fast as they are consumed. A source that was
-            held up catches up on at most 100 ms worth of records; after a restore it goes on at the
-            rate from that moment.
+            held up catches up on at most 100 ms worth of records; on at most 10 s worth from one
+            micro-batch to the next, and after a restore.
 
     Raises:
         SettingsError: `count` is negative, `rate` is not above 0, or one of the three is of a wrong type.
@@ -59,7 +62,11 @@ def generate(
 
 @dataclass(frozen=True, slots=True)
 class Generate(Source):
-    """See `generate`. A position is the number of records that the split has made."""
+    """See `generate`.
+
+    A position is the number of records that the split has made; with a rate, also when the next one is due
+    (milliseconds since 1970).
+    """
 
     function: Callable[[int], Any]
     count: int | None
@@ -73,10 +80,12 @@ class Generate(Source):
         ]
 
     def reader(self, split: Split, position: JSON) -> SplitReader:
-        """Go on with the split's record number `position`, at the rate from now on."""
+        """Go on where `position` says, at the rate."""
         match split.detail, position:
             case {"index": int(index), "of": int(of)}, int(made):
-                return _GenerateReader(self, index, of, made)
+                return _GenerateReader(self, index, of, made, None)
+            case {"index": int(index), "of": int(of)}, [int(made), int(due_ms)]:
+                return _GenerateReader(self, index, of, made, due_ms)
             case _:
                 raise ConnectorError(
                     f"split {split} at position {position!r} is not of a generate source; is the checkpoint "
@@ -86,7 +95,7 @@ class Generate(Source):
 
 
 class _GenerateReader(SplitReader):
-    def __init__(self, source: Generate, index: int, of: int, made: int) -> None:
+    def __init__(self, source: Generate, index: int, of: int, made: int, due_ms: int | None) -> None:
         self._function = source.function
         self._index = index
         self._of = of
@@ -94,12 +103,20 @@ class _GenerateReader(SplitReader):
         count = source.count
         self._count = math.inf if count is None else max(0, -(-(count - index) // of))
         self._interval_s = 0.0 if source.rate is None else of / source.rate
+        self._burst_s = _BURST_S
+        self._since_1970_s = time.time() - time.monotonic()
         # The splits start one after the other, so that together they are as even as each of them is.
         self._due_s = time.monotonic() + self._interval_s * index / of
+        if due_ms is not None:
+            self._burst_s = _CATCH_UP_S
+            # Nothing is late because a clock was set back.
+            self._due_s = time.monotonic() + min(due_ms / 1_000 - time.time(), self._interval_s)
 
     @property
     def position(self) -> JSON:
-        return self._made
+        if not self._interval_s:
+            return self._made
+        return [self._made, round((self._since_1970_s + self._due_s) * 1_000)]
 
     @property
     def lag(self) -> int | None:
@@ -115,9 +132,10 @@ class _GenerateReader(SplitReader):
         size = int(min(limit, left))
         if self._interval_s:
             now_s = time.monotonic()
-            self._due_s = max(self._due_s, now_s - _BURST_S)
+            self._due_s = max(self._due_s, now_s - self._burst_s)
             due_count = math.floor((now_s - self._due_s) / self._interval_s) + 1
             if due_count <= 0:
+                self._burst_s = _BURST_S
                 # More than 10,000 reads a second would cost more than they save in latency.
                 return Wait(max((self._due_s - now_s) * 1_000.0, _WAIT_MS_MIN))
             size = min(size, due_count)
