@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crosscut.connectors.kafka.client import library, refused
+from crosscut.connectors.kafka.destination import Destination
 from crosscut.connectors.kafka.sending import send
 from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
-
-if TYPE_CHECKING:
-    from crosscut.connectors.kafka.sink import KafkaSink
 
 ANSWERED_S = 60.0
 """For brokers to answer for what was sent before a barrier."""
@@ -72,7 +70,7 @@ class EagerWriter(SinkWriter):
     It does not wait for what is sent after the barrier: there may be more of it all the time.
     """
 
-    def __init__(self, sink: KafkaSink) -> None:
+    def __init__(self, sink: Destination) -> None:
         self._sink = sink
         self._producer: Any = None
         self._sent = Sent()

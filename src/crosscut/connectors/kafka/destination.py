@@ -1,0 +1,129 @@
+"""The topic of the sink, and how records become its messages: what the sink shares with its writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crosscut.connectors.extras import ExtraMissing, required
+from crosscut.connectors.kafka.client import PARTITIONER, configuration, library
+from crosscut.connectors.kafka.limits import TopicLimits, topic_limits
+from crosscut.connectors.kafka.marker import Markers
+from crosscut.connectors.kafka.records import (
+    Encoding,
+    Outgoing,
+    SchemaUnavailable,
+    encoder,
+    without_refused,
+)
+
+COMMIT_TIMEOUT_MS = 60_000
+"""For one transaction, from its first message to its commit, unless `transaction.timeout.ms` says another."""
+
+BATCH_BYTES = 1_000_000
+"""The library's own `batch.size`."""
+
+LARGEST_BYTES = 1_000_000
+"""Of a message, as brokers and librdkafka have it by default, less what goes around it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Destination:
+    """A topic; the arguments of `crosscut.kafka.sink`."""
+
+    servers: str
+    topic: str
+    key: Callable[[Any], Any] | None
+    value: Callable[[Any], Any] | None
+    encode_key: Encoding | Callable[[Any], bytes | None]
+    encode_value: Encoding | Callable[[Any], bytes | None]
+    is_exact: bool
+    marker_topic: str
+    options: dict[str, object]
+    # What `check` has found out, for workers, which get it with the description.
+    _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a transaction may be open."""
+        found = self.options.get("transaction.timeout.ms", COMMIT_TIMEOUT_MS)
+        return found if isinstance(found, int) else COMMIT_TIMEOUT_MS
+
+    @property
+    def limits(self) -> TopicLimits:
+        """What the topic was found to take; nothing is known before `check` or `find_limits`."""
+        return self._limits[0] if self._limits else TopicLimits()
+
+    def find_limits(self) -> None:
+        """Ask what the topic takes, unless that is known.
+
+        Raises:
+            KafkaException: The cluster does not answer.
+        """
+        if not self._limits:
+            options = configuration(self.servers, self.options)
+            admin = required("confluent_kafka.admin", "kafka").AdminClient(options)
+            self._limits[:] = [topic_limits(admin, self.topic)]
+
+    def markers(self, task: str, owner: Mapping[str, object] | None = None) -> Markers:
+        """Return the markers of a task."""
+        return Markers(self.servers, self.options, self.marker_topic, task, owner or {})
+
+    def producer(self, **ours: object) -> Any:
+        """Return a producer whose batches the topic takes: the library neither asks nor splits them."""
+        settings: dict[str, object] = {"partitioner": PARTITIONER, **self.options}
+        largest = self.limits.message_bytes
+        chosen = settings.get("batch.size", BATCH_BYTES)
+        if largest is not None and isinstance(chosen, int):
+            settings["batch.size"] = max(1, min(chosen, largest))
+        return library().Producer(configuration(self.servers, settings, enable_idempotence=True, **ours))
+
+    def messages(self, records: list[Any], refuse: Callable[[Any, str], None]) -> Outgoing:
+        """Return `records` as messages; `refuse` is called with each that no topic takes, and why."""
+        to_key, to_value = self.key, self.value
+        keys = [None] * len(records) if to_key is None else list(map(to_key, records))
+        values = records if to_value is None else list(map(to_value, records))
+        try:
+            messages = self._encoded(keys, values)
+        except (SchemaUnavailable, ExtraMissing):
+            raise
+        except Exception:  # noqa: BLE001 - of an encoding: it is found out which record it is
+            records, messages = self._encoded_singly(records, keys, values, refuse)
+        found = self.options.get("message.max.bytes", LARGEST_BYTES)
+        largest = found if isinstance(found, int) else LARGEST_BYTES
+        limits = self.limits
+        if limits.message_bytes is not None and not self._is_compressed:
+            largest = min(largest, limits.message_bytes)
+        return without_refused(messages, records, self.topic, largest, refuse, needs_keys=limits.needs_keys)
+
+    @property
+    def _is_compressed(self) -> bool:
+        """Whether the brokers see less than was written: then they alone can tell what is too large."""
+        names = ("compression.type", "compression.codec")
+        return any(self.options.get(name, "none") != "none" for name in names)
+
+    def _encoded(self, keys: list[Any], values: list[Any]) -> Outgoing:
+        encode_key = encoder(self.encode_key, "encode_key")
+        encode_value = encoder(self.encode_value, "encode_value")
+        return Outgoing(keys if self.key is None else encode_key(keys), encode_value(values))
+
+    def _encoded_singly(
+        self, records: list[Any], keys: list[Any], values: list[Any], refuse: Callable[[Any, str], None]
+    ) -> tuple[list[Any], Outgoing]:
+        taken: list[Any] = []
+        found = Outgoing([], [])
+        for record, key, value in zip(records, keys, values, strict=True):
+            try:
+                one = self._encoded([key], [value])
+            except (SchemaUnavailable, ExtraMissing):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever an encoding raises, it is for this record
+                refuse(
+                    record, f"it can't be encoded for topic {self.topic!r}: {type(error).__name__}: {error}"
+                )
+                continue
+            taken.append(record)
+            found.keys.extend(one.keys)
+            found.values.extend(one.values)
+        return taken, found
