@@ -9,6 +9,7 @@ from typing import Any
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.rows import checked_row
 from crosscut.connectors.nats.client import Servers, closed, failures, run
+from crosscut.connectors.nats.destination import Destination
 from crosscut.connectors.nats.marker import Marker
 from crosscut.connectors.nats.messages import Encoding, encoder, is_subject
 from crosscut.connectors.nats.writer import NatsWriter
@@ -67,32 +68,11 @@ def sink(
 
 
 @dataclass(frozen=True, eq=False)
-class NatsSink(Sink):
+class NatsSink(Destination, Sink):
     """See `sink`."""
-
-    servers: Servers
-    stream: str
-    subject: str | Callable[[Any], str]
-    value: Callable[[Any], Any] | None
-    encode: Encoding | Callable[[Any], bytes]
-    markers: str
 
     def __repr__(self) -> str:
         return f"crosscut.nats.sink({self.servers.shown!r}, {self.stream!r})"
-
-    @property
-    def target(self) -> str:
-        """What a marker calls the place."""
-        return self.subject if isinstance(self.subject, str) else "*"
-
-    @property
-    def where(self) -> str:
-        """What errors call the place."""
-        return f"{self.describe()} at {self.servers.shown}"
-
-    def describe(self) -> str:
-        """Say which stream and subject this is, not where: servers move."""
-        return f"NATS stream {self.stream}, subject {self.target}, markers in {self.markers}"
 
     def check(self) -> None:
         """Raise ConnectorError if no server answers, or the stream is not as it has to be."""

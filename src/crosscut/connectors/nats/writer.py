@@ -7,20 +7,18 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from reprlib import repr as shortened
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.loop_thread import LoopThread
 from crosscut.connectors.nats.client import closed, failures, is_permanent
+from crosscut.connectors.nats.destination import Destination
 from crosscut.connectors.nats.marker import Marker
 from crosscut.connectors.nats.messages import encoder, is_subject, packed, unpacked
 from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError, HistoryError
 from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.log.history import check_history, check_not_set_back
-
-if TYPE_CHECKING:
-    from crosscut.connectors.nats.sink import NatsSink
 
 BATCH_MESSAGES = 999
 """The server takes a thousand at once, and one of them is the marker."""
@@ -39,7 +37,7 @@ _FENCE_ATTEMPTS = 5
 class NatsWriter(SinkWriter):
     """Holds records in the snapshot; commits in atomic batches, each with the marker in it."""
 
-    def __init__(self, sink: NatsSink, context: SinkContext) -> None:
+    def __init__(self, sink: Destination, context: SinkContext) -> None:
         self._sink = sink
         self._context = context
         task = context.task
