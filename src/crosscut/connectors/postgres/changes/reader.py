@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.postgres.changes.catalogue import PublishedTable, check_slot, published
@@ -38,6 +38,7 @@ from crosscut.connectors.postgres.changes.pgoutput import (
     parsed,
 )
 from crosscut.connectors.postgres.changes.stream import SESSION, Data, Keepalive, LogStream
+from crosscut.connectors.postgres.changes.subscription import Subscription
 from crosscut.connectors.postgres.values import (
     MalformedRecord,
     fetched,
@@ -49,9 +50,6 @@ from crosscut.connectors.postgres.writer import LOCK_TIMEOUT_MS, connected, show
 from crosscut.connectors.tables.rows import quoted, size_bytes
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.errors import ConnectorError
-
-if TYPE_CHECKING:
-    from crosscut.connectors.postgres.changes.source import PostgresChanges
 
 Record = Change | MalformedRecord
 
@@ -79,7 +77,7 @@ _ASKING_S = 0.05
 class ChangesReader(SplitReader[Change]):
     """See `PostgresChanges`. The thread fills, `read` takes; each change comes with the position after it."""
 
-    def __init__(self, source: PostgresChanges, position: JSON, stop: int | None) -> None:
+    def __init__(self, source: Subscription, position: JSON, stop: int | None) -> None:
         self._source = source
         self._stop = stop
         self._position = position_of(position)

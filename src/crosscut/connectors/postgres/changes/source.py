@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.rows import checked_columns
@@ -13,6 +13,7 @@ from crosscut.connectors.postgres.changes.change import Change
 from crosscut.connectors.postgres.changes.parts import Position
 from crosscut.connectors.postgres.changes.pgoutput import lsn_number, lsn_text
 from crosscut.connectors.postgres.changes.reader import ChangesReader
+from crosscut.connectors.postgres.changes.subscription import Subscription
 from crosscut.connectors.postgres.values import Infinity, Malformed, checked_options
 from crosscut.connectors.postgres.writer import checked_conninfo, connected, shown
 from crosscut.connectors.secrets import Environment
@@ -118,17 +119,8 @@ def drop_slot(conninfo: str | Environment, slot: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class PostgresChanges(Source[Change]):
+class PostgresChanges(Subscription, Source[Change]):
     """See `changes`."""
-
-    conninfo: str | Environment
-    publication: str
-    slot: str
-    snapshot: bool
-    stop: str | None
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    malformed: Malformed = "fail"
-    infinity: Infinity = "malformed"
 
     def __repr__(self) -> str:
         return f"crosscut.postgres.changes({self.publication!r}, {self.slot!r})"
@@ -138,10 +130,6 @@ class PostgresChanges(Source[Change]):
         """Not while the first rows are read: after a failure another transaction reads the rest of them, and
         a row that was deleted meanwhile comes neither again nor as a change."""
         return not self.snapshot
-
-    def describe(self) -> str:
-        """Say which changes these are, and nothing of how they are reached."""
-        return f"changes of Postgres publication {self.publication}, slot {self.slot}"
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Make the slot, if it is not there."""
