@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,43 @@ def test_a_file_of_another_user_is_not_unpickled(tmp_path: Path) -> None:
     os.chown(file, 65_534, 65_534)
     with pytest.raises(ConnectorError, match="belongs to user id 65534"):
         rows.records()
+
+
+@dataclass(frozen=True)
+class Visit:
+    page: str
+
+
+class Runs:
+    """Pickles as a call, as a compromised worker may write it."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.witness),)
+
+
+def test_a_record_that_would_run_code_is_refused_unless_it_is_trusted(tmp_path: Path) -> None:
+    """The driver has the key of the job log, and the connection to Spark."""
+    rows, witness = collect(), tmp_path / "witness"
+    write(rows, 0, 1, [Visit("/"), {"a": (1, 2.5)}])
+    assert rows.records() == [Visit("/"), {"a": (1, 2.5)}]
+    write(rows, 0, 2, [1, Runs(witness)], 2, 1)
+    with pytest.raises(ConnectorError, match=r"part-.*: it holds posix\.mkdir.*records\(trust=True\)"):
+        rows.records()
+    assert not witness.exists()
+    assert rows.records(trust=True) == [Visit("/"), {"a": (1, 2.5)}, 1, None]
+    assert witness.exists()
+
+
+def test_several_files_and_checkpoints_are_read_as_data_to_their_ends() -> None:
+    rows = collect()
+    for n in range(1, 4):
+        write(rows, 0, n, [Visit(f"/{n}/{i}") for i in range(1_000)] + [n], n, n - 1)
+    assert rows.records() == [
+        one for n in range(1, 4) for one in [*[Visit(f"/{n}/{i}") for i in range(1_000)], n]
+    ]
 
 
 def test_a_record_that_cannot_be_pickled_is_shown() -> None:

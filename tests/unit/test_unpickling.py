@@ -23,6 +23,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from pyspark.sql import Row
 
 from crosscut.errors import StateError, WireError
 from crosscut.foundation.batch import Batch
@@ -115,6 +116,12 @@ def test_arrays_and_numbers_of_numpy_are_data() -> None:
     array = numpy.arange(6).reshape(2, 3)
     assert numpy.array_equal(load_data(pickle.dumps(array, 5)), array)
     assert load_data(pickle.dumps(numpy.float64(1.5))) == 1.5
+
+
+def test_rows_of_spark_are_data() -> None:
+    named, unnamed = Row(number=1, word="a"), Row(1, "a")
+    found = load_data(pickle.dumps([named, unnamed]))
+    assert (found, found[0].__fields__) == ([named, unnamed], ["number", "word"])
 
 
 def test_timestamps_of_pandas_are_data() -> None:

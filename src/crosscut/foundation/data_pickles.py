@@ -17,7 +17,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType
-from typing import Any
+from typing import Any, BinaryIO
 from zoneinfo import ZoneInfo
 
 from crosscut.errors import StateError
@@ -55,6 +55,8 @@ _VALUES = frozenset(
         ("pandas._libs.tslibs.timestamps", "_unpickle_timestamp"),
         ("pandas._libs.tslibs.timedeltas", "Timedelta"),
         ("pandas._libs.tslibs.timedeltas", "_timedelta_unpickle"),
+        ("pyspark.sql.types", "Row"),
+        ("pyspark.sql.types", "_create_row"),
     }
 )
 """What else than classes of data a pickle may name: constructors of values that call nothing."""
@@ -74,23 +76,28 @@ def only_data() -> Iterator[None]:
 def load_data(data: bytes | memoryview) -> Any:
     """Unpickle data.
 
-    Allowed are plain types, values of the standard library, arrays of NumPy and timestamps of pandas. So are,
-    if their module has been imported, data classes, enumerations, named tuples, structs of msgspec, models of
-    pydantic, classes of attrs, and the program's own classes. Only their constructors are called; a pickle
-    that changes one of them is refused.
+    Allowed are plain types, values of the standard library, arrays of NumPy, timestamps of pandas and
+    rows of Spark. So are, if their module has been imported, data classes, enumerations, named tuples,
+    structs of msgspec, models of pydantic, classes of attrs, and the program's own classes. Only their
+    constructors are called; a pickle that changes one of them is refused.
 
     Raises:
         RefusedPickleError: The pickle names something else.
         Exception: It is none, or a constructor raised.
     """
-    file = io.BytesIO(data)
+    return load_data_from(io.BytesIO(data))
+
+
+def load_data_from(file: BinaryIO) -> Any:
+    """Unpickle the data at the position of `file`, and leave that behind it; see `load_data`."""
+    begin = file.tell()
     try:
         return _PlainUnpickler(file).load()
     except _Changeable:
         pass
-    file.seek(0)
+    file.seek(begin)
     _Rehearsal(file).load()
-    file.seek(0)
+    file.seek(begin)
     return _DataUnpickler(file).load()
 
 
