@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,3 +172,60 @@ def test_a_batch_reader_with_its_own_schema_ends(spark: SparkContext, started: A
     assert sorted(row.name for row in out.records()) == [f"name {i}" for i in range(4)]
     with pytest.raises(ConnectorError, match="data source FakeDataSource: schema\\(\\) raised"):
         cc.spark.source(FakeDataSource, None, "number BIGNUM")
+
+
+PROGRAM = """
+import json, os, sys
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+import crosscut as cc
+
+class Message(WriterCommitMessage):
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+class Writer(DataSourceStreamWriter):
+    def __init__(self, path):
+        self.path = path
+    def write(self, rows):
+        return Message([row.number for row in rows])
+    def commit(self, messages, batchId):
+        assert all(isinstance(one, Message) for one in messages), messages
+        with open(f"{self.path}/{batchId}.json", "w") as file:
+            json.dump([number for one in messages for number in one.numbers], file)
+        with open(f"{self.path}/committers", "a") as file:
+            print(os.getpid(), file=file)
+    def abort(self, messages, batchId):
+        pass
+
+class Noted(DataSource):
+    def streamWriter(self, schema, overwrite):
+        return Writer(self.options["path"])
+
+if __name__ == "__main__":
+    directory, engine = sys.argv[1:]
+    flow = cc.Flow("noted")
+    rows = flow.source(cc.items(range(100))).map(lambda number: (number,))
+    rows.sink(cc.spark.sink(Noted, {"path": directory}, "number BIGINT"))
+    settings = cc.Settings(parallelism=1, checkpoint_dir=f"{directory}/job", engine=engine)
+    flow.start(settings).wait()
+    print("DRIVER", os.getpid())
+"""
+
+
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_messages_of_a_class_of_the_main_program_are_committed_by_either_engine(
+    tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path), engine],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [number for path in tmp_path.glob("*.json") for number in json.loads(path.read_text())]
+    assert sorted(found) == list(range(100))
+    driver = done.stdout.split()[-1]
+    assert (driver in (tmp_path / "committers").read_text().split()) == (engine == "micro-batch")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +14,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import IntegerType, Row, StructField, StructType
 from tests.unit.pyspark_examples import (
     NAME_AND_STATE,
@@ -29,7 +36,11 @@ from crosscut.contracts.connectors import CommitPermit, EndOfSplit, SinkContext,
 from crosscut.contracts.dynamic_source import Discovered
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.microbatch.output import Output, OutputError
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX
+from crosscut.protocol.messages import DeployTasks
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
+from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.spark.data import planned_source
 from crosscut.spark.data.batches import goes_back
 from crosscut.spark.data.data_source import DataSourceOf
@@ -492,6 +503,118 @@ def test_a_write_that_fails_is_aborted_and_named(tmp_path: Path) -> None:
         (aborted,) = tmp_path.iterdir()
         assert aborted.name == "7.txt"
         aborted.unlink()
+
+
+class PlainMessage(WriterCommitMessage):
+    """Neither a data class nor anything else that says of itself that it holds data."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+
+class Runs:
+    """Pickles as a call, as a compromised worker may write it."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.witness),)
+
+
+class Answering(DataSource):
+    """Its write() returns what its class has, and its writer notes what it is called with."""
+
+    answer: Any = None
+    calls: list[tuple[str, list[Any], int]]
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        writer: Any = FakeStreamDataSource({"path": "x"}).streamWriter(schema, overwrite)
+        writer.write = lambda rows: self.answer
+        writer.commit = lambda messages, n: self.calls.append(("commit", messages, n))
+        writer.abort = lambda messages, n: self.calls.append(("abort", messages, n))
+        return writer
+
+
+def answering(answer: Any) -> type[Answering]:
+    return type("Answers", (Answering,), {"answer": answer, "calls": []})
+
+
+def attempt_of(kind: type[Answering], n: int, index: int) -> Any:
+    writer = writer_of(cc.spark.sink(kind, None, NUMBERS), index=index)
+    writer.begin_attempt([])
+    return staged(writer, n, (n, "a"))
+
+
+def output_of(kind: type[Answering]) -> Output:
+    flow = cc.Flow("one")
+    flow.source(cc.items(range(5))).named("numbers").sink(cc.spark.sink(kind, None, NUMBERS)).named("sink")
+    return Output(flow.compile(1, 128), LINEAGE, Epoch(2), "driver", lambda part: b"")
+
+
+def snapshot_of(n: int, handle: Any) -> TaskSnapshot:
+    task = TaskId(VertexId("sink"), 0)
+    return TaskSnapshot(task, Snapshot(pending=(PendingTransaction(CheckpointId(n), handle),)))
+
+
+def order(restore: int, *snapshots: TaskSnapshot) -> DeployTasks:
+    return DeployTasks(Epoch(2), LINEAGE, (), CheckpointId(restore), snapshots, ())
+
+
+@pytest.mark.parametrize("call", ["recover", "commit", "abort"])
+def test_in_batches_the_driver_runs_no_code_of_a_message(tmp_path: Path, call: str) -> None:
+    """It has the key of the job log, and the connection to Spark; workers write the messages."""
+    witness, kind = tmp_path / "witness", answering(None)
+    packed = base64.b64encode(pickle.dumps(Runs(witness))).decode()
+    forged = snapshot_of(3, {"checkpoint": 3, "message": packed})
+    output, attempt = output_of(kind), Attempt(Partition(0, 0), "a", (), (forged,))
+    with pytest.raises(OutputError) as failed:
+        if call == "recover":
+            output.recover([order(3, forged)])
+        else:
+            output.recover([order(0)])
+            output.commit(CheckpointId(3), [attempt]) if call == "commit" else output.abort([attempt])
+    assert isinstance(failed.value.__cause__, ConnectorError)
+    assert "message of checkpoint 3: it holds posix.mkdir" in str(failed.value.__cause__)
+    assert not witness.exists()
+    assert kind.calls == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, WriterCommitMessage(), SimpleCommitMessage(1, 2), PlainMessage(3), {"files": ["a"], "rows": 2}],
+)
+def test_in_batches_messages_that_hold_data_reach_the_writer(message: Any) -> None:
+    kind = answering(message)
+    output = output_of(kind)
+    output.recover([order(3, snapshot_of(3, attempt_of(kind, 3, 20)))])
+    output.commit(
+        CheckpointId(4), [Attempt(Partition(0, 0), "a", (), (snapshot_of(4, attempt_of(kind, 4, 20)),))]
+    )
+    output.abort([Attempt(Partition(0, 0), "b", (), (snapshot_of(5, attempt_of(kind, 5, 20)),))])
+    output.sweep()
+    assert [(call, n) for call, _, n in kind.calls] == [("commit", 3), ("commit", 4), ("abort", 5)]
+    for _, (found,), _ in kind.calls:
+        assert type(found) is type(message)
+        assert vars(found) == vars(message) if isinstance(message, WriterCommitMessage) else found == message
+
+
+def test_in_batches_a_message_that_the_driver_would_not_load_is_refused_before_it_is_kept() -> None:
+    """Afterwards the checkpoint would be complete, and never be committed."""
+
+    class Local(WriterCommitMessage):
+        pass
+
+    for message in (Local(), {"lock": threading.Event}):
+        kind = answering(message)
+        with pytest.raises(ConnectorError, match=r"write\(\).*the driver.*top level.*'continuous'"):
+            attempt_of(kind, 3, 21)
+    # Workers commit, and they load everything.
+    kind = answering(Local())
+    writer = writer_of(cc.spark.sink(kind, None, NUMBERS), index=22)
+    writer.commit(permit(3), [staged(writer, 3, (1, "a"))])
+    ((call, (found,), n),) = kind.calls
+    assert (call, type(found), n) == ("commit", Local, 3)
 
 
 def test_a_record_that_is_no_row_is_refused_by_name(tmp_path: Path) -> None:

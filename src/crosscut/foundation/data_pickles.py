@@ -78,8 +78,9 @@ def load_data(data: bytes | memoryview) -> Any:
 
     Allowed are plain types, values of the standard library, arrays of NumPy, timestamps of pandas and
     rows of Spark. So are, if their module has been imported, data classes, enumerations, named tuples,
-    structs of msgspec, models of pydantic, classes of attrs, and the program's own classes. Only their
-    constructors are called; a pickle that changes one of them is refused.
+    structs of msgspec, models of pydantic, classes of attrs, commit messages of PySpark's data sources, and
+    the program's own classes. Only their constructors are called; a pickle that changes one of them is
+    refused.
 
     Raises:
         RefusedPickleError: The pickle names something else.
@@ -229,7 +230,13 @@ def _holds_data(kind: type) -> bool:
         or hasattr(kind, "__struct_fields__")
         or hasattr(kind, "__pydantic_fields__")
         or (kind.__module__ == builtins.__name__ and issubclass(kind, Exception))
+        # By name, since a program without Spark imports none of it.
+        or any((one.__module__, one.__name__) == _COMMIT_MESSAGE for one in kind.__mro__)
     )
+
+
+_COMMIT_MESSAGE = ("pyspark.sql.datasource", "WriterCommitMessage")
+"""What a data source of PySpark tells itself from task to driver."""
 
 
 @cache

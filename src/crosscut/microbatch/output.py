@@ -9,6 +9,7 @@ from typing import Any
 
 from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
 from crosscut.errors import FlowError
+from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.graph.together import sinks_together
@@ -114,7 +115,9 @@ class Output:
             self._take_held(one, snapshot)
             known = known_before(snapshot, vertex.sink.sink.describe()).checkpoint_id
             permit = restore_permit(self._lineage, self._epoch, restore, known)
-            one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
+            # Workers have made the handles, so the driver, which has the key of the job log, loads data only.
+            with only_data():
+                one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
             held.forget(restore)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
             raise OutputError(task, uid) from name_connector("sink", uid, error)
@@ -140,7 +143,8 @@ class Output:
             assert permit is not None
             try:
                 self._take_held(one, snapshot)
-                one.writer.commit(permit, [pending.handle for pending in snapshot.pending])
+                with only_data():
+                    one.writer.commit(permit, [pending.handle for pending in snapshot.pending])
                 one.held.forget(n)
             except Exception as error:
                 raise OutputError(task, self._uid(task)) from error
@@ -163,7 +167,8 @@ class Output:
                 task = committer(one.task, self._gathering)
                 if one.snapshot.pending and task in self._writers:
                     try:
-                        self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
+                        with only_data():
+                            self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
                     except Exception as error:
                         raise OutputError(one.task, self._uid(one.task)) from error
 

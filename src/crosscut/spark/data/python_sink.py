@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-import pickle  # noqa: S403 - see _message
+import pickle  # noqa: S403 - only to write; see `crosscut.foundation.unpickling` for what is loaded
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,9 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.files.rows import checked_row, row_maker
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
+from crosscut.foundation.data_pickles import RefusedPickleError, load_data
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.unpickling import loader
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX
 from crosscut.spark.data.arrow_records import row_of
 from crosscut.spark.data.data_source import DataSourceOf, data_source_of
@@ -186,7 +188,15 @@ class _Writer(SinkWriter):
         n = transaction.checkpoint_id
         try:
             message = self._of.called("write", lambda: self._written(transaction.rows))
-            packed = cloudpickle.dumps(message)
+            packed = _pickled(message)
+            if self._is_attempt:
+                # Refused by the driver, the checkpoint would be complete and never be committed.
+                load_data(packed)
+        except RefusedPickleError as error:
+            raise ConnectorError(
+                f"data source {self._of.name}: the message {message!r:.200} of write() is more than data. In "
+                f"micro-batches the driver commits, and loads only data: {error}. {_REMEDY}"
+            ) from error
         except ConnectorError:
             self._abort_own(None, n)
             raise
@@ -240,8 +250,12 @@ class _Writer(SinkWriter):
     def _message(self, handle: JSON) -> tuple[CheckpointId, Any]:
         match handle:
             case {"checkpoint": int(n), "message": str(packed)}:
-                # The job log has it from the task that wrote, as it has its state, which is pickled, too.
-                return CheckpointId(n), pickle.loads(base64.b64decode(packed))  # noqa: S301
+                try:
+                    return CheckpointId(n), loader()(base64.b64decode(packed))
+                except RefusedPickleError as error:
+                    raise ConnectorError(
+                        f"data source {self._of.name}: the message of checkpoint {n}: {error}. {_REMEDY}"
+                    ) from error
             case _:
                 pass
         raise ConnectorError(f"{handle!r:.200} is no transaction of data source {self._of.name}")
@@ -256,3 +270,17 @@ class _Writer(SinkWriter):
         except ConnectorError as error:
             # Nobody sees what was written: it takes space, no more.
             _LOG.warning("%s", error)
+
+
+_REMEDY = (
+    "Let it consist of plain values, data classes, or classes at the top level of a module of your "
+    "program; or use engine='continuous', where workers commit"
+)
+
+
+def _pickled(message: Any) -> bytes:
+    """Return `message` with its classes by name, so that the driver finds its own ones; else by value."""
+    try:
+        return pickle.dumps(message)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return cloudpickle.dumps(message)  # type: ignore[no-any-return]
