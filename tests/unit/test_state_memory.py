@@ -12,17 +12,11 @@ import pytest
 
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.state.keyed import KeyedState
-from crosscut.state.memory import (
-    CHILDREN_SAMPLED,
-    EVERY_NS,
-    OBJECTS_PER_ROW,
-    ROWS_SAMPLED,
-    StateMemory,
-    mean_bytes,
-)
+from crosscut.state.memory import CHILDREN_SAMPLED, OBJECTS_PER_ROW, mean_bytes
 from crosscut.state.named import NamedTable
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
+from crosscut.state.state_memory import EVERY_NS, ROWS_SAMPLED, StateMemory
 from crosscut.state.table import Table
 from crosscut.worker.backends import OnDisk
 

@@ -13,7 +13,7 @@ from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.protocol.telemetry import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.state.keyed import KeyedState
-from crosscut.state.memory import StateMemory
+from crosscut.state.state_memory import StateMemory
 from crosscut.task.flow_control import LOCAL_ITEMS_MAX, ROWS_MAX, Window
 from crosscut.task.items import Item
 from crosscut.task.task import Task
