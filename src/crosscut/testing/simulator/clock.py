@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from crosscut.testing.simulator.loop import VirtualLoop
 
 Action = Callable[[], None]
 
@@ -23,7 +20,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_us = 0
-        self.running_loop: VirtualLoop | None = None
+        self.running_loop: AbstractEventLoop | None = None
         self.keeps_running_loop = False
         self._count = 0
         self._due: list[tuple[int, int, Action]] = []
