@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVarTuple
+from typing import Protocol, TypeVarTuple
 
 from crosscut.contracts.connectors import SinkWriter
 from crosscut.foundation.batch import Batch
-from crosscut.foundation.ids import ChannelId
-from crosscut.protocol.messages import TaskStatistics
+from crosscut.foundation.ids import ChannelId, TaskId
+from crosscut.host.watch import Slices
+from crosscut.protocol.messages import TaskStatistics, WorkerMessage
 from crosscut.protocol.telemetry import LOOK_EVERY_NS, Letter, ReadingsSaid
 from crosscut.state.keyed import KeyedState
 from crosscut.state.state_memory import StateMemory
 from crosscut.task.flow_control import LOCAL_ITEMS_MAX, ROWS_MAX, Window
 from crosscut.task.items import Item
 from crosscut.task.task import Task
-from crosscut.worker.background import BackgroundWork
+from crosscut.worker.background import BackgroundHost, BackgroundWork
 from crosscut.worker.latencies import Latencies
 from crosscut.worker.lines import SPEAKING, Speaking
-
-if TYPE_CHECKING:
-    from crosscut.worker.pool import TaskPool
+from crosscut.worker.pace import Pace
 
 Ts = TypeVarTuple("Ts")
 
@@ -35,11 +34,46 @@ RESTS_MAX = 8
 """Rests in a row. Then a read comes at once and finds out whether there is nothing to read again."""
 
 
+class RunnerHost(BackgroundHost, Protocol):
+    """The pool of a worker, as the runner of a task sees it."""
+
+    linger_ns: int
+    marks_every_ns: int
+    weighs_state: bool
+    slices: Slices
+    pace_of: Callable[[TaskId], Pace]
+    report: Callable[[WorkerMessage], None]
+
+    def clock_ms(self, now_ns: int) -> int:
+        """Return the milliseconds since 1970 at a reading of the clock."""
+
+    def clock_us(self, now_ns: int) -> int:
+        """Return the microseconds."""
+
+    def send(self, sender: TaskRunner, channel: ChannelId, item: Item) -> None:
+        """Send an item, to a task of this worker or another one."""
+
+    def send_on(self, sender: TaskRunner, channel: ChannelId) -> None:
+        """Send the waiting items that may leave."""
+
+    def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
+        """Let the sender of an input go on, or make it wait, as its receiving end says."""
+
+    def schedule(self) -> None:
+        """See soon which tasks can run."""
+
+    def records_flowed(self) -> None:
+        """Note that records have gone through a task."""
+
+    def failed(self, task: TaskId, error: BaseException) -> None:
+        """End the epoch, because of a failure in a task."""
+
+
 class TaskRunner:
     """One task, its pace and its background work."""
 
     def __init__(
-        self, pool: TaskPool, task: Task, state: KeyedState | None, writer: SinkWriter | None
+        self, pool: RunnerHost, task: Task, state: KeyedState | None, writer: SinkWriter | None
     ) -> None:
         self.task = task
         self.due_ns = 0
