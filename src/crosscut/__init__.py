@@ -85,9 +85,9 @@ if TYPE_CHECKING:
     from crosscut.foundation.timestamps import END_OF_TIME
     from crosscut.protocol.log.history import check_history, check_not_set_back
     from crosscut.savepoints.manifest import seal_savepoint
-    from crosscut.savepoints.tables import read_state
     from crosscut.spark.cluster.job import Job
     from crosscut.spark.data.backfill_call import backfill
+    from crosscut.spark.data.read_state import read_state
 
 aliases.install()
 
@@ -173,6 +173,7 @@ __all__ = [
 
 _NAMES = {
     "spark.data.backfill_call": "backfill",
+    "spark.data.read_state": "read_state",
     "contracts.connected_process": "BroadcastState ConnectedProcess SplitState StreamProcess UnionState",
     "connectors.files.collect": "collect",
     "connectors.simple.generate": "generate",
@@ -199,7 +200,6 @@ _NAMES = {
     "contracts.state": "AggregatingState ListState MapState ReducingState ValueState",
     "protocol.log.history": "check_history check_not_set_back",
     "savepoints.manifest": "seal_savepoint",
-    "savepoints.tables": "read_state",
     "contracts.serializers": "ArrowSerializer MsgspecSerializer Serializer",
     "contracts.settings": "Restart Settings",
     "spark.cluster.job": "Job",

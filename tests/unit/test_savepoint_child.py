@@ -20,8 +20,8 @@ from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex, TaskId, Verte
 from crosscut.graph.shipping import pack_graph
 from crosscut.savepoints.child import child_environment, files_by_child
 from crosscut.savepoints.manifest import check, opened
-from crosscut.savepoints.tables import read_state
 from crosscut.savepoints.writing import write_savepoint
+from crosscut.spark.data.read_state import read_state
 from crosscut.state.encoding import MAGIC, encode_block
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import VARIABLE

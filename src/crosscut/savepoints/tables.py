@@ -6,13 +6,11 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from crosscut.errors import SettingsError, StateError, StoreError
-from crosscut.foundation.data_pickles import only_data
+from crosscut.errors import StateError, StoreError
 from crosscut.foundation.ids import TaskId
 from crosscut.foundation.urls import local_path, path_text, shown_url
 from crosscut.protocol.job.pending_output import restored
@@ -24,7 +22,6 @@ from crosscut.protocol.snapshots import Part
 from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import Origin, Savepoint, copied, found_at, opened, verified
 from crosscut.savepoints.rows import STATE_COLUMNS, RowFile, decoded_rows
-from crosscut.savepoints.values import from_text
 from crosscut.savepoints.writing import state_rows, write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
@@ -33,55 +30,6 @@ from crosscut.store.owners import foreign_write
 
 NUMBERED = re.compile(r"(.+)@(\d+)", re.DOTALL)
 """A checkpoint of a directory; in a URL there may be another `@`, after a user's name."""
-
-
-def read_state(
-    path: str | os.PathLike[str],
-    uid: str,
-    state: str = "",
-    *,
-    spark: Any = None,
-    schema: Any = None,
-    trust: bool = False,
-) -> Any:
-    """Return the state of an operator as a Polars or a Spark DataFrame, one row for each key (and name).
-
-    Its columns are `key_group`, `key`, `value`, and `name` where rows have one: entries of a MapState,
-    windows, timers. In a Polars DataFrame keys and values are what the flow had, where Polars has a type for
-    all of them; else they are of type Object.
-
-    Args:
-        path: Of a savepoint, or a checkpoint_dir, of which it takes the newest checkpoint; with `@7` at the
-            end checkpoint 7, if it is retained. A directory, or a URL that fsspec knows.
-        uid: Of the operator: its name.
-        state: Of a process: which of its states.
-        spark: A SparkSession, for a Spark DataFrame. It is read when Spark needs it, by the executors, each
-            task of the job by itself: they must see `path`. A checkpoint must be retained until then.
-        schema: Of that DataFrame, a StructType or DDL: some of `key_group`, `key`, `name` and `value`, with
-            their types; what is not named is not decoded. None: all, with keys, names and values as text,
-            as a savepoint has them.
-        trust: Unpickle everything, which runs code of whoever wrote the state. Then the owner and mode of a
-            local directory, and of all directories below it, are checked first, with a RuntimeWarning if
-            other users can write there. By default they are not checked, because only data is loaded: plain
-            types, data classes and the like, and the classes of this program; import the modules of other
-            classes first.
-
-    Raises:
-        StoreError: There is nothing at `path`, it is damaged, or Polars or pyarrow is not installed.
-        StateError: It has no such state, or a class in it can't be imported here, or is not loaded without
-            `trust`.
-        SettingsError: `schema` has other columns, or was given without `spark`.
-
-    Examples:
-        >>> import crosscut as cc
-        >>> frame = cc.read_state("savepoints/monday", "counts")  # doctest: +SKIP
-        >>> cc.read_state("savepoints/monday", "counts", spark=spark, schema="key STRING, value BIGINT")
-        ... # doctest: +SKIP
-    """
-    if trust:
-        warn_of_foreign_write(path)
-    with nullcontext() if trust else only_data():
-        return _frame(state_at(path, uid, state), spark, schema, trust=trust)
 
 
 def warn_of_foreign_write(path: str | os.PathLike[str]) -> None:
@@ -93,37 +41,6 @@ def warn_of_foreign_write(path: str | os.PathLike[str]) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-
-
-def _frame(found: StoredState, spark: Any, schema: Any, *, trust: bool) -> Any:
-    if spark is not None:
-        from crosscut.spark.data.state_frame import state_frame
-
-        return state_frame(spark, found, schema, trust=trust)
-    if schema is not None:
-        raise SettingsError("read_state(schema=...) is for a Spark DataFrame: give it spark=, too")
-    rows = list(found.rows())
-    try:
-        import polars
-    except ImportError as error:
-        raise StoreError(
-            f"read_state returns a Polars DataFrame, and polars can't be imported ({error}): install it with "
-            f"pip install 'crosscut[polars]'; or read the files with anything that reads Parquet"
-        ) from error
-    columns: dict[str, list[Any]] = {
-        "key_group": [row.key_group for row in rows],
-        "key": [from_text(row.key) for row in rows],
-    }
-    if any(row.name is not None for row in rows):
-        columns["name"] = [None if row.name is None else from_text(row.name) for row in rows]
-    columns["value"] = [from_text(row.value) for row in rows]
-    series = []
-    for name, values in columns.items():
-        try:
-            series.append(polars.Series(name, values, strict=True))
-        except (TypeError, ValueError, OverflowError, polars.exceptions.PolarsError):
-            series.append(polars.Series(name, values, dtype=polars.Object))
-    return polars.DataFrame(series)
 
 
 class StateRow(NamedTuple):
