@@ -219,7 +219,9 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         found = import_module(f"crosscut.{aliases.PUBLIC.get(name, name)}")
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from crosscut.foundation.suggestions import did_you_mean
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}")
     globals()[name] = found
     return found
 

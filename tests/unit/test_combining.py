@@ -68,6 +68,9 @@ FOLDS: dict[str, tuple[Folded, Callable[[list[int]], Any]]] = {
     "count": (lambda keyed: keyed.count(emit="final"), len),
     "sum": (lambda keyed: keyed.sum(value_of, emit="final"), sum),
     "sum of halves": (lambda keyed: keyed.sum(lambda one: one[1] / 2, emit="final"), lambda n: sum(n) / 2),
+    "min": (lambda keyed: keyed.min(value_of, emit="final"), min),
+    "max": (lambda keyed: keyed.max(value_of, emit="final"), max),
+    "mean": (lambda keyed: keyed.mean(value_of, emit="final"), lambda n: sum(n) / len(n)),
     "aggregate": (
         lambda keyed: keyed.aggregate(list, longer, sorted, emit="final", merge=add),
         sorted,

@@ -94,7 +94,7 @@ def test_a_uid_or_flow_name_that_can_not_be_part_of_a_path_is_refused(stream: St
     assert refusal(lambda: Flow(uid)).startswith(f"flow name {uid!r} is not usable")
 
 
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "inspect", "key_by"])
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map", "inspect"])
 def test_a_stream_operator_takes_a_function_only(stream: Stream, method: str) -> None:
     assert refusal(lambda: getattr(stream, method)("word")) == (
         f"flow 'f', operator '2-{method}': function='word' of type str: expected a function"

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.logs import LogFormat, LogLevel
+from crosscut.foundation.suggestions import did_you_mean
 from crosscut.foundation.urls import path_text, shown_url
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
@@ -224,6 +225,17 @@ class Settings:
     log_level: LogLevel = "WARNING"
     log_format: LogFormat = "text"
 
+    if not TYPE_CHECKING:
+        # Whoever checks types is told without it.
+        def __new__(cls, **given: Any) -> Self:
+            """Refuse settings that there are not, before `__init__` does with less advice."""
+            known = [one.name for one in fields(cls) if one.init]
+            for name in given:
+                if name not in known:
+                    raise SettingsError(f"there is no setting {name!r}{did_you_mean(name, known)}")
+            # With slots the class is made a second time, which `super()` would not know.
+            return object.__new__(cls)
+
     def __post_init__(self) -> None:
         _check_integer("parallelism", self.parallelism, 1, 10_000)
         _check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
@@ -381,6 +393,20 @@ class Settings:
     def names(cls) -> tuple[str, ...]:
         """Return the names of all settings, in order."""
         return tuple(f.name for f in fields(cls))
+
+
+def settings_with(settings: Settings | None, changed: Mapping[str, Any]) -> Settings:
+    """Return `settings`, or else the defaults, with what has changed.
+
+    Raises:
+        SettingsError: There is no such setting, or its value is not as described.
+    """
+    if settings is None:
+        return Settings(**changed)
+    if not changed:
+        return settings
+    given = {one.name: getattr(settings, one.name) for one in fields(settings) if one.init}
+    return Settings(**{**given, **changed})
 
 
 def _are_migrations(given: object) -> bool:

@@ -14,6 +14,7 @@ from crosscut.errors import FlowError, SettingsError
 from crosscut.flow.draft import Draft
 from crosscut.foundation.callables import argument_problem
 from crosscut.foundation.durations import Duration, duration_ms
+from crosscut.foundation.fields import Field
 from crosscut.graph.specs import Emit
 
 _OUTPUT_NAME_MAX = 64
@@ -142,6 +143,15 @@ def function_of_one(
 ) -> Callable[..., Any]:
     """Return `function`, which will be called with a record, if that can be."""
     return checked_function(draft, kind, "function", function, "record", may_yield=may_yield)
+
+
+def field_or_function(draft: Draft, kind: str, given: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return `given` if it can be called with a record; of a name, what gives the field of that name."""
+    if isinstance(given, str):
+        if not given:
+            raise flow_error(draft, kind, "'' names no field")
+        return Field(given)
+    return function_of_one(draft, kind, given)
 
 
 def checked_on_error(draft: Draft, kind: str, on_error: OnError) -> OnError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from crosscut.contracts.connectors import Source
 from crosscut.contracts.invariants import Invariant, OnBroken, Predicate
-from crosscut.contracts.settings import Settings
+from crosscut.contracts.settings import Settings, settings_with
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft
 from crosscut.flow.stream import Stream
@@ -129,12 +129,13 @@ class Flow:
         """
         print(explained(self.compile(parallelism, max_parallelism)))
 
-    def start(self, settings: Settings | None = None, spark: Any = None) -> Job:
+    def start(self, settings: Settings | None = None, spark: Any = None, **changed: Any) -> Job:
         """Start the flow on Spark and return its job at once.
 
         Args:
             settings: Default: `Settings()`.
             spark: A SparkSession. Default: the active one, or a new local one.
+            changed: Settings that are others than in `settings`, as in `flow.start(parallelism=2)`.
 
         Raises:
             FlowError: The flow is not complete, or holds something that can't be sent to workers.
@@ -144,7 +145,7 @@ class Flow:
         # Only here is pyspark needed: a flow can be written, explained and simulated without it.
         from crosscut.spark.cluster.starting import start_job
 
-        return start_job(self, settings if settings is not None else Settings(), spark)
+        return start_job(self, settings_with(settings, changed), spark)
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}>"

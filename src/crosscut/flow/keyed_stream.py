@@ -14,8 +14,8 @@ from crosscut.flow.arguments import check_neutral as _check_neutral
 from crosscut.flow.arguments import checked_emit as _emit
 from crosscut.flow.arguments import checked_function as _function
 from crosscut.flow.arguments import checked_on_error as _on_error
+from crosscut.flow.arguments import field_or_function as _field_or_function
 from crosscut.flow.arguments import flow_error as _error
-from crosscut.flow.arguments import function_of_one as _of_one
 from crosscut.flow.arguments import initial_value as _initial_value
 from crosscut.flow.arguments import itself as _itself
 from crosscut.flow.arguments import milliseconds as _milliseconds
@@ -30,6 +30,7 @@ from crosscut.flow.tail import SideOutputs
 from crosscut.flow.windowed_stream import WindowedStream, windowed
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
+from crosscut.graph import ready_folds
 from crosscut.graph.joins import How, LatestHow
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -69,19 +70,84 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         self, function: Callable[[Record], Value], *, emit: Emit = "updates", on_error: OnError = "fail"
     ) -> Stream[tuple[Key, Value]]: ...
 
+    @overload
+    def sum(
+        self, function: str, *, emit: Emit = "updates", on_error: OnError = "fail"
+    ) -> Stream[tuple[Key, Any]]: ...
+
     def sum(
         self,
-        function: Callable[[Record], Any] | None = None,
+        function: Callable[[Record], Any] | str | None = None,
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
     ) -> Stream[Any]:
-        """Add up `function(record)`, or the records themselves, for each key."""
+        """Add up `function(record)`, the field of that name, or the records themselves, for each key."""
         draft = self._draft
-        chosen = _itself if function is None else _of_one(draft, "sum", function)
+        chosen = _itself if function is None else _field_or_function(draft, "sum", function)
         return self._then(
             "sum", SumSpec(chosen, _emit(draft, "sum", emit), _on_error(draft, "sum", on_error))
         )
+
+    def min(
+        self,
+        function: Callable[[Record], Any] | str | None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[Key, Any]]:
+        """Keep the least `function(record)`, field of that name, or record, for each key."""
+        return self._extreme("min", min, function, emit, on_error)
+
+    def max(
+        self,
+        function: Callable[[Record], Any] | str | None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[Key, Any]]:
+        """Keep the greatest `function(record)`, field of that name, or record, for each key."""
+        return self._extreme("max", max, function, emit, on_error)
+
+    def _extreme(
+        self,
+        kind: str,
+        choose: Callable[..., Any],
+        function: Callable[[Record], Any] | str | None,
+        emit: Emit,
+        on_error: OnError,
+    ) -> Stream[Any]:
+        draft = self._draft
+        chosen = _itself if function is None else _field_or_function(draft, kind, function)
+        spec = AggregateSpec(
+            partial(_itself, ready_folds.NO_VALUE),
+            ready_folds.AddToExtreme(choose, chosen),
+            ready_folds.extreme,
+            _emit(draft, kind, emit),
+            _on_error(draft, kind, on_error),
+            ready_folds.MergeExtremes(choose),
+        )
+        return self._then(kind, spec)
+
+    def mean(
+        self,
+        function: Callable[[Record], Any] | str | None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[Key, Any]]:
+        """Give the mean of `function(record)`, of the field of that name, or of the records, for each key."""
+        draft = self._draft
+        chosen = _itself if function is None else _field_or_function(draft, "mean", function)
+        spec = AggregateSpec(
+            partial(_itself, ready_folds.NO_MEAN),
+            ready_folds.AddToMean(chosen),
+            ready_folds.mean,
+            _emit(draft, "mean", emit),
+            _on_error(draft, "mean", on_error),
+            ready_folds.merge_means,
+        )
+        return self._then("mean", spec)
 
     def reduce(
         self,

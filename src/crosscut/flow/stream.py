@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from crosscut.contracts.connected_process import StreamProcess
 from crosscut.contracts.connectors import Sink
@@ -17,6 +17,7 @@ from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import checked_function as _function
 from crosscut.flow.arguments import checked_on_error as _on_error
+from crosscut.flow.arguments import field_or_function as _field_or_function
 from crosscut.flow.arguments import flow_error as _error
 from crosscut.flow.arguments import function_of_one as _of_one
 from crosscut.flow.arguments import milliseconds as _milliseconds
@@ -301,20 +302,30 @@ class Stream(SideOutputs, Generic[Record]):
     def _least_one(self, kind: str, name: str, duration: Duration | None) -> int | None:
         return None if duration is None else max(1, _milliseconds(self._draft, kind, name, duration))
 
+    @overload
     def key_by(
         self, function: Callable[[Record], NewKey], *, on_error: OnError = "fail"
-    ) -> KeyedStream[NewKey, Record]:
+    ) -> KeyedStream[NewKey, Record]: ...
+
+    @overload
+    def key_by(self, function: str, *, on_error: OnError = "fail") -> KeyedStream[Any, Record]: ...
+
+    def key_by(
+        self, function: Callable[[Record], Any] | str, *, on_error: OnError = "fail"
+    ) -> KeyedStream[Any, Record]:
         """Bring together, in one task, all records for which `function(record)` is the same key.
 
         A key is an int, str, bytes, bool, None or a tuple of those; anything else fails the job at
         the first such record. Keys that are equal in Python are one key: True and 1, too.
 
         Args:
+            function: Of a record; or the name of a field: `key_by("card")` takes `record["card"]` of a
+                mapping and `record.card` of everything else.
             on_error: See `map`. Something that can't be a key is an error, too.
         """
         from crosscut.flow.keyed_stream import KeyedStream
 
-        checked = _of_one(self._draft, "key_by", function)
+        checked = _field_or_function(self._draft, "key_by", function)
         spec = KeyBySpec(checked, on_error=_on_error(self._draft, "key_by", on_error))
         return KeyedStream(self._draft, self._add("key_by", spec))
 

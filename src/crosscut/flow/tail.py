@@ -42,11 +42,15 @@ class Tail:
         # Whoever checks types is told without it.
         def __getattr__(self, name: str) -> Any:
             """Say what to do instead where a method belongs to a stream of another kind."""
-            from crosscut.flow.advice import instead
+            from crosscut.flow.advice import instead, meant
 
-            if not name.startswith("_") and (advice := instead(type(self), name)):
+            kind = type(self)
+            if name.startswith("_"):
+                raise AttributeError(f"a {kind.__name__} has no {name!r}")
+            if advice := instead(kind, name):
                 raise flow_error(self._draft, name, advice)
-            raise AttributeError(f"a {type(self).__name__} has no {name!r}", name=name, obj=self)
+            # Without its `name` and `obj`: Python would add a suggestion of its own.
+            raise AttributeError(f"a {kind.__name__} has no {name!r}{meant(kind, name)}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._operator.uid!r} of flow {self._draft.name!r}>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from crosscut.contracts.windows import (
@@ -23,6 +24,7 @@ from crosscut.errors import FlowError
 from crosscut.flow.arguments import (
     check_neutral,
     checked_function,
+    field_or_function,
     flow_error,
     initial_value,
     itself,
@@ -32,6 +34,7 @@ from crosscut.flow.arguments import (
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
+from crosscut.graph import ready_folds
 from crosscut.graph.windows import (
     AggregateFold,
     CountFold,
@@ -77,10 +80,41 @@ class WindowedStream(Generic[Key, Record]):
     @overload
     def sum(self, function: Callable[[Record], Value]) -> Stream[Windowed[Key, Value]]: ...
 
-    def sum(self, function: Callable[[Record], Any] | None = None) -> Stream[Any]:
-        """Add up `function(record)`, or the records themselves."""
-        chosen = itself if function is None else self._function("function", function, "record")
-        return self._then(SumFold(chosen))
+    @overload
+    def sum(self, function: str) -> Stream[Windowed[Key, Any]]: ...
+
+    def sum(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Any]:
+        """Add up `function(record)`, the field of that name, or the records themselves."""
+        return self._then(SumFold(self._chosen(function)))
+
+    def min(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
+        """Keep the least `function(record)`, field of that name, or record."""
+        return self._extreme(min, function)
+
+    def max(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
+        """Keep the greatest `function(record)`, field of that name, or record."""
+        return self._extreme(max, function)
+
+    def _extreme(
+        self, choose: Callable[..., Any], function: Callable[[Record], Any] | str | None
+    ) -> Stream[Windowed[Key, Any]]:
+        fold = AggregateFold(
+            partial(itself, ready_folds.NO_VALUE),
+            ready_folds.AddToExtreme(choose, self._chosen(function)),
+            ready_folds.extreme,
+            ready_folds.MergeExtremes(choose),
+        )
+        return self._then(fold)
+
+    def mean(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
+        """Give the mean of `function(record)`, of the field of that name, or of the records."""
+        fold = AggregateFold(
+            partial(itself, ready_folds.NO_MEAN),
+            ready_folds.AddToMean(self._chosen(function)),
+            ready_folds.mean,
+            ready_folds.merge_means,
+        )
+        return self._then(fold)
 
     def reduce(self, function: Callable[[Record, Record], Record]) -> Stream[Windowed[Key, Record]]:
         """Combine the records of each window: `function(value so far, record)` is the next value.
@@ -178,6 +212,9 @@ class WindowedStream(Generic[Key, Record]):
         self, name: str, function: Callable[..., Any], *arguments: str, may_yield: bool = False
     ) -> Callable[..., Any]:
         return checked_function(self._draft, "window", name, function, *arguments, may_yield=may_yield)
+
+    def _chosen(self, function: Callable[[Record], Any] | str | None) -> Callable[[Any], Any]:
+        return itself if function is None else field_or_function(self._draft, "window", function)
 
     def _error(self, problem: str) -> FlowError:
         return flow_error(self._draft, "window", problem)

@@ -1,0 +1,152 @@
+"""Fields by name, minimum, maximum and mean, settings as arguments, and advice where a name is wrong."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import namedtuple
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.contracts.settings import settings_with
+from crosscut.errors import FlowError, SettingsError
+from crosscut.testing.batches import LocalJobs, Weather, run_batches
+
+
+@dataclass(frozen=True)
+class Payment:
+    card: str
+    amount: int
+    at: int
+
+
+PAYMENTS = [Payment("ab"[number % 2], (number * 7) % 10, number * 400) for number in range(20)]
+Row = namedtuple("Row", "card amount at")
+
+
+def results(build: Any, records: list[Any], directory: Path) -> list[Any]:
+    """Run a flow in micro-batches of a few records, without Spark; return its output, sorted."""
+    flow, out = cc.Flow("payments"), cc.collect(directory / "out")
+    build(flow.source(cc.items(records)).named("in")).sink(out)
+    settings = cc.Settings(
+        engine="micro-batch",
+        checkpoint_dir=str(directory / "checkpoints"),
+        checkpoint_interval="10ms",
+        batch_records_max=7,
+    )
+    graph = flow.compile(2, 128)
+    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), Weather()))
+    assert end is not None and end.outcome == "finished", end
+    return sorted(out.records(), key=repr)
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "named tuple", "dict"])
+def test_a_field_of_any_record_is_chosen_by_its_name(kind: str, tmp_path: Path) -> None:
+    make = {
+        "dataclass": Payment,
+        "named tuple": Row,
+        "dict": lambda *values: dict(zip(Row._fields, values, strict=True)),
+    }
+    records = [make[kind](one.card, one.amount, one.at) for one in PAYMENTS]  # type: ignore[operator]
+    found = results(lambda stream: stream.key_by("card").sum("amount", emit="final"), records, tmp_path)
+    expected = {card: sum(one.amount for one in PAYMENTS if one.card == card) for card in "ab"}
+    assert found == sorted(expected.items())
+
+
+def test_a_record_without_the_field_fails_as_with_a_function(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"AttributeError.*cart"):
+        results(lambda stream: stream.key_by("cart").count(), PAYMENTS, tmp_path)
+
+
+def test_a_field_has_a_name() -> None:
+    stream = cc.Flow("f").source(cc.items(PAYMENTS))
+    with pytest.raises(FlowError, match="'' names no field"):
+        stream.key_by("")
+
+
+def test_updates_of_an_extreme_and_a_mean_come_with_each_record(tmp_path: Path) -> None:
+    numbers = [5, 3, 4, 9]
+
+    def one_key(stream: Any) -> Any:
+        return stream.key_by(lambda _: "k")
+
+    assert results(lambda stream: one_key(stream).min(), numbers, tmp_path / "min") == [
+        ("k", 3), ("k", 3), ("k", 3), ("k", 5)
+    ]  # fmt: skip
+    assert results(lambda stream: one_key(stream).max(), numbers, tmp_path / "max") == [
+        ("k", 5), ("k", 5), ("k", 5), ("k", 9)
+    ]  # fmt: skip
+    assert results(lambda stream: one_key(stream).mean(), numbers, tmp_path / "mean") == [
+        ("k", 4.0), ("k", 4.0), ("k", 5.0), ("k", 5.25)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [cc.tumbling("2s"), cc.session("500ms")], ids=["tumbling", "session"])
+@pytest.mark.parametrize("name", ["min", "max", "mean", "sum"])
+def test_windows_have_them_too(name: str, window: Any, tmp_path: Path) -> None:
+    """Records of a session that come in the wrong order make sessions that are merged later."""
+    records = [PAYMENTS[number] for number in Random(4).sample(range(20), 20)]
+
+    def build(stream: Any) -> Any:
+        timed = stream.assign_timestamps(lambda one: one.at, out_of_orderness="10s")
+        return getattr(timed.key_by(lambda _: "all").window(window), name)("amount")
+
+    spans: dict[int, list[int]] = {}
+    for one in PAYMENTS:
+        # They are 400 ms apart: all of one session.
+        spans.setdefault(one.at // 2_000 if window == cc.tumbling("2s") else 0, []).append(one.amount)
+    fold: Any = {"min": min, "max": max, "sum": sum, "mean": lambda n: sum(n) / len(n)}[name]
+    found = results(build, records, tmp_path)
+    assert sorted(one.value for one in found) == sorted(fold(amounts) for amounts in spans.values())
+
+
+def test_settings_are_arguments_of_start_too() -> None:
+    given = cc.Settings(parallelism=2)
+    assert settings_with(None, {}) == cc.Settings()
+    assert settings_with(None, {"parallelism": 3}) == cc.Settings(parallelism=3)
+    assert settings_with(given, {}) is given
+    assert settings_with(given, {"checkpoint_interval": "3s"}) == replace(given, checkpoint_interval="3s")
+    flow = cc.Flow("f")
+    flow.source(cc.items([1])).sink(cc.collect("never-made"))
+    with pytest.raises(SettingsError, match="no setting 'paralelism'; did you mean 'parallelism'"):
+        flow.start(paralelism=2)
+
+
+def test_settings_that_there_are_not_are_refused_with_what_may_be_meant() -> None:
+    with pytest.raises(
+        SettingsError,
+        match=r"^there is no setting 'checkpoint_intervall'; did you mean 'checkpoint_interval'\?$",
+    ):
+        cc.Settings(checkpoint_intervall="1s")  # type: ignore[call-arg]
+    with pytest.raises(SettingsError, match=r"^there is no setting 'x'$"):
+        cc.Settings(x=1)  # type: ignore[call-arg]
+    settings = cc.Settings(parallelism=2)
+    assert pickle.loads(pickle.dumps(settings)) == copy.deepcopy(settings) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("groupBy", "; what Spark calls groupBy is .key_by(function) here"),
+        ("withWatermark", "; what Spark calls withWatermark is .assign_timestamps("),
+        ("foreachBatch", "; what Spark calls foreachBatch is .sink(sink)"),
+        ("flatMap", "; did you mean 'flat_map'?"),
+        ("fliter", "; did you mean 'filter'?"),
+        ("frobnicate", ""),
+    ],
+)
+def test_a_method_that_there_is_not_is_refused_with_what_may_be_meant(name: str, advice: str) -> None:
+    stream = cc.Flow("f").source(cc.items([1]))
+    with pytest.raises(AttributeError) as refused:
+        getattr(stream, name)
+    assert str(refused.value).startswith(f"a Stream has no {name!r}{advice}")
+
+
+def test_names_of_the_package_are_suggested() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'KeyedProces'; did you mean 'KeyedProcess'"):
+        _ = cc.KeyedProces  # type: ignore[attr-defined]
