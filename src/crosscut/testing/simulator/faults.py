@@ -208,7 +208,9 @@ def _channels(world: World) -> list[VirtualTransport]:
 def _link(world: World, worker: WorkerProcess) -> VirtualTransport | None:
     """Return the worker's end of its control link."""
     for end in worker.transports:
-        if end.peer is not None and isinstance(end.peer.process, DriverProcess):
+        if not isinstance(end, VirtualTransport) or end.peer is None:
+            continue
+        if isinstance(end.peer.process, DriverProcess):
             return end
     return None
 

@@ -14,13 +14,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from crosscut.errors import invariant
-
-if TYPE_CHECKING:
-    from crosscut.testing.simulator.clock import Clock
-    from crosscut.testing.simulator.processes import Process
+from crosscut.host.calls import Calls
+from crosscut.testing.simulator.clock import Clock
 
 T = TypeVar("T")
 
@@ -32,6 +30,55 @@ CLOSINGS_MAX = 100
 
 class Killed(BaseException):
     """The process dies where it is: nothing of what it is doing comes to its end."""
+
+
+class LoopSurface(Protocol):
+    """What processes stand on, as a loop sees it."""
+
+    # A process, as the rest of the world has it.
+    running: Any
+
+    def turn_us(self, process: Any) -> int:
+        """Return how long `process` takes until it gets to the calls that are ready."""
+
+
+class LoopNetwork(Protocol):
+    """The network, as a loop sees it."""
+
+    def listen(self, process: Any, accept: Callable[[], asyncio.Protocol], host: str, port: int) -> object:
+        """Listen on an address of `process`."""
+
+    async def connect(
+        self, process: Any, make: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> object:
+        """Connect `process` to a server."""
+
+
+class LoopOwner(Protocol):
+    """The process of a loop, as the loop sees it."""
+
+    clock: Clock
+    calls: Calls
+    is_alive: bool
+    is_paused: bool
+    dies_after: int | None
+    turns: int
+    answers: deque[Callable[[], object]] | None
+
+    @property
+    def surface(self) -> LoopSurface: ...
+
+    @property
+    def network(self) -> LoopNetwork: ...
+
+    def operate(self) -> None:
+        """Do one thing that somebody may see."""
+
+    def idle(self) -> None:
+        """All that was ready is done."""
+
+    def reported(self, message: str, error: BaseException | None) -> None:
+        """The loop reports something."""
 
 
 class VirtualHandle(asyncio.Handle):
@@ -70,7 +117,7 @@ _Ready = tuple[Callable[..., object], tuple[Any, ...], VirtualHandle | None]
 class VirtualLoop(asyncio.AbstractEventLoop):
     """One thread of one process. The world calls `turn`; everything else is called from within."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LoopOwner) -> None:
         self._process = process
         self._clock = process.clock
         self._ready: deque[_Ready] = deque()

@@ -5,23 +5,37 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from crosscut.host.calls import Calls
 from crosscut.operators.course import Course
 from crosscut.testing.simulator.clock import Action, Clock
-from crosscut.testing.simulator.loop import Killed, VirtualLoop, run_in
+from crosscut.testing.simulator.loop import Killed, LoopNetwork, VirtualLoop, run_in
 
-if TYPE_CHECKING:
-    from crosscut.testing.simulator.network import Network, VirtualServer, VirtualTransport
+
+class Connection(Protocol):
+    """One end of a connection, as the process that has it sees it."""
+
+    def process_died(self, *, loses: bool) -> None:
+        """The operating system closes it."""
+
+
+class Listener(Protocol):
+    """A server, as the process that has it sees it."""
+
+    def close(self) -> None:
+        """Listen no more."""
 
 
 class Surface(Protocol):
     """The ground that all processes stand on, and chance."""
 
     clock: Clock
-    network: Network
     running: Process | None
+
+    @property
+    def network(self) -> LoopNetwork:
+        """What connects them."""
 
     def coin(self) -> bool:
         """Return one or the other."""
@@ -72,8 +86,8 @@ class Process:
         self.dies_after: int | None = None
         self.loop = VirtualLoop(self)  # type: ignore[abstract]
         self.calls = Calls(name, self.start_thread)
-        self.transports: dict[VirtualTransport, None] = {}
-        self.servers: dict[VirtualServer, None] = {}
+        self.transports: dict[Connection, None] = {}
+        self.servers: dict[Listener, None] = {}
         self.reason = ""
         self.was_killed = False
         self.has_exited = False
