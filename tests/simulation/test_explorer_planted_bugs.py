@@ -46,7 +46,8 @@ from crosscut.testing.explorer.items import END
 from crosscut.testing.explorer.machines import copied
 from crosscut.testing.explorer.search import explore
 from crosscut.testing.explorer.tasks import ExploredTask
-from crosscut.testing.explorer.world import Make, World
+from crosscut.testing.explorer.world import World
+from crosscut.testing.explorer.world_tables import Make
 
 STATES_MAX = 400_000
 

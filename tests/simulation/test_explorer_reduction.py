@@ -13,7 +13,8 @@ from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.explorer.bounds import Bounds, Faults
 from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.search import Found, explore
-from crosscut.testing.explorer.world import Make, State, World
+from crosscut.testing.explorer.world import State, World
+from crosscut.testing.explorer.world_tables import Make
 
 WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("chain", "aligned", 2, 1, {}),

@@ -15,7 +15,8 @@ from crosscut.testing.explorer.graphs import graph
 from crosscut.testing.explorer.items import Content
 from crosscut.testing.explorer.search import explore
 from crosscut.testing.explorer.tasks import ExploredTask
-from crosscut.testing.explorer.world import Make, World
+from crosscut.testing.explorer.world import World
+from crosscut.testing.explorer.world_tables import Make
 
 WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     # Graph, protocol, records a source, periodic checkpoints, faults.

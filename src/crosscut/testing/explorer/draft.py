@@ -12,10 +12,10 @@ from crosscut.testing.explorer.driver import Order, Verb
 from crosscut.testing.explorer.frozen import Deed
 from crosscut.testing.explorer.items import ensure
 from crosscut.testing.explorer.task_table import Result
+from crosscut.testing.explorer.world_tables import WorldTables
 
 if TYPE_CHECKING:
     from crosscut.testing.explorer.moves import Side
-    from crosscut.testing.explorer.world import World
 
 SAVEPOINT = 1
 """The request for a savepoint."""
@@ -35,7 +35,7 @@ class Draft:
 
     __slots__ = ("_events", "_is_telling", "_is_zombie", "_store", "_world", "deeds", "side")
 
-    def __init__(self, world: World, side: Side, store: int | None, *, is_zombie: bool) -> None:
+    def __init__(self, world: WorldTables, side: Side, store: int | None, *, is_zombie: bool) -> None:
         self._world = world
         self._store = store
         self._is_zombie = is_zombie

@@ -11,35 +11,24 @@ and its workers: that is looked up for every store, budget and zombie that it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from crosscut.foundation.ids import ChannelId, Epoch, Lineage
 from crosscut.protocol import events as on
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
-    AbortCheckpoint,
     CoordinatorMessage,
     DeployTasks,
     TriggerCheckpoint,
-    WorkerMessage,
 )
-from crosscut.protocol.snapshot.choosing import ProtocolKind, snapshot_protocol
-from crosscut.protocol.snapshot.commit import Committer, restore_permit
-from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
-from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Budgets, Cost
+from crosscut.protocol.snapshot.choosing import ProtocolKind
+from crosscut.testing.explorer.bounds import NO_FAULTS, Bounds, Cost
 from crosscut.testing.explorer.draft import SAVEPOINT, Draft, StoreNeeded
-from crosscut.testing.explorer.driver import DriverTable
-from crosscut.testing.explorer.frozen import CommitAsked, Deed, PartWritten, Site, Staged
 from crosscut.testing.explorer.graphs import Graph
-from crosscut.testing.explorer.items import EMPTY, LINEAGE, ensure
-from crosscut.testing.explorer.machines import MachineTable, Numbers
+from crosscut.testing.explorer.items import ensure
 from crosscut.testing.explorer.moves import OF_THE_STORE, UNKNOWN, Move, Moves, Side, Zombie
-from crosscut.testing.explorer.reduction import Eager, check_no_abort, is_reducible
-from crosscut.testing.explorer.store import ExploredStore
-from crosscut.testing.explorer.task_table import Result, Step, TaskTable
-from crosscut.testing.explorer.tasks import COMMIT_ATTEMPTS_MAX, ExploredTask
+from crosscut.testing.explorer.reduction import Eager
+from crosscut.testing.explorer.task_table import Step
+from crosscut.testing.explorer.world_tables import Make, WorldTables
 
 State = tuple[int, int, int, int, int, int]
 """Store, budget, a message that comes again, zombie workers, the side that owns the job, one that did."""
@@ -53,20 +42,7 @@ SIDES_MAX = 200_000
 FAILING = {"store": ("fail_to_store",), "commit": ("fail_to_commit",)}
 
 
-@dataclass(frozen=True)
-class Make:
-    """How the parts are made; a planted bug replaces one of them."""
-
-    protocol: Callable[[ProtocolKind, tuple[ChannelId, ...], frozenset[ChannelId]], SnapshotProtocol] = (
-        snapshot_protocol
-    )
-    coordinator: Callable[[JobTerms], Coordinator] = Coordinator
-    committer: Callable[[Lineage, Epoch, int], Committer] = Committer
-    task: type[ExploredTask] = ExploredTask
-    commits_on_restore: bool = True
-
-
-class World:
+class World(WorldTables):
     """One graph under one protocol.
 
     Args:
@@ -83,61 +59,10 @@ class World:
         *,
         is_reduced: bool = True,
     ) -> None:
-        self.graph, self.kind, self.bounds, self.make = graph, kind, bounds, make or Make()
-        self.is_reduced = is_reduced
-        self.is_exact = kind != "at-least-once"
-        self.aborts = bounds.faults.timeouts > 0 or bounds.faults.failures > 0 or bounds.in_flight > 1
-        self.store = ExploredStore(graph, is_exact=self.is_exact)
-        self.words: Numbers[CoordinatorMessage] = Numbers()
-        self.drivers = DriverTable(graph, self.make.coordinator, self.store.entries, self.words, bounds)
-        self.sides: Numbers[Side] = Numbers()
-        self.budgets = Budgets()
-        self.inboxes: Numbers[tuple[int, ...]] = Numbers()
-        self.messages: Numbers[WorkerMessage] = Numbers()
-        self.deeds: Numbers[tuple[Deed, ...]] = Numbers()
-        self.outboxes: Numbers[tuple[int, ...]] = Numbers()
-        self.zombies: Numbers[tuple[Zombie, ...]] = Numbers()
-        self.ghosts: Numbers[tuple[int, int] | None] = Numbers()
-        self.sides.number(())
-        self.deeds.number(())
-        self.inboxes.number(())
-        self.outboxes.number(())
-        self.zombies.number(())
-        self.ghosts.number(None)
-        self.count = len(graph.tasks)
-        protocols, committers = MachineTable(), MachineTable()
-        self._committers = committers
-        self.sites = [
-            Site(graph, i, kind in ("unaligned", "switching"), self.is_exact, protocols, committers)
-            for i in range(self.count)
-        ]
-        self.tables = [
-            TaskTable(
-                site,
-                self.make.task,
-                self.messages,
-                self.deeds,
-                is_reduced=is_reduced and is_reducible(site, kind),
-                aborts=self.aborts,
-                captures_by_message=kind == "halting",
-            )
-            for site in self.sites
-        ]
-        self._fresh_protocols = [protocols.number(self._protocol(i)) for i in range(self.count)]
-        self.targets = tuple(target for _, target, _ in graph.channels)
-        self._done: dict[tuple[int, int], int] = {}
+        super().__init__(graph, kind, bounds, make, is_reduced=is_reduced)
         self._zombie_moves: dict[int, list[tuple[Step, int, int]]] = {}
         self._with_zombie: dict[tuple[int, int, int, int], int] = {}
-        self._taken: dict[int, tuple[int, int]] = {}
-        self._told: dict[tuple[int, int, int], int] = {}
-        self._received: dict[tuple[int, int, int], Result] = {}
-        self._restored: dict[tuple[int, int, int, int], tuple[int, Result]] = {}
         self._moves: tuple[dict[int, Moves], dict[int, Moves]] = ({}, {})
-
-    def _protocol(self, task: int) -> SnapshotProtocol:
-        inputs = self.graph.inputs(task)
-        back = frozenset(self.graph.channel(one) for one in inputs if self.graph.channels[one][2])
-        return self.make.protocol(self.kind, tuple(map(self.graph.channel, inputs)), back)
 
     def first(self) -> State:
         """Return the state in which a driver has just started, for the first time."""
@@ -404,76 +329,3 @@ class World:
         if ghost is not None:
             draft.say(*ghost)
         return (draft.store, state[1], 0, state[3], draft.number(), state[5])
-
-    def done(self, store: int, deeds: int) -> int:
-        """Return the store after the deeds of a task."""
-        found = self._done.get((store, deeds))
-        if found is None:
-            found = store
-            for deed in self.deeds.values[deeds]:
-                match deed:
-                    case PartWritten(path, content):
-                        found = self.store.write(found, path, content)
-                    case Staged(handle, records):
-                        found = self.store.stage(found, handle, records)
-                    case CommitAsked(effect):
-                        handles = tuple(map(str, effect.handles))
-                        found = self.store.commit(found, effect.permit, handles)
-            self._done[store, deeds] = found
-        return found
-
-    def taken(self, inbox: int) -> tuple[int, int]:
-        """Return the first message of an inbox, and the rest."""
-        found = self._taken.get(inbox)
-        if found is None:
-            words = self.inboxes.values[inbox]
-            found = self._taken[inbox] = (words[0], self.inboxes.number(words[1:]))
-        return found
-
-    def told(self, i: int, inbox: int, word: int) -> int:
-        """Return the inbox of task `i` with one more message, if that could make a difference to it."""
-        found = self._told.get((i, inbox, word))
-        if found is None:
-            message = self.words.values[word]
-            if self.is_reduced and isinstance(message, AbortCheckpoint):
-                check_no_abort(aborts=self.aborts)
-            found = inbox
-            if self.sites[i].concerns(message):
-                found = self.inboxes.number((*self.inboxes.values[inbox], word))
-            self._told[i, inbox, word] = found
-        return found
-
-    def received(self, i: int, task: int, word: int) -> Result:
-        """Return what it makes that task `i` takes a message."""
-        found = self._received.get((i, task, word))
-        if found is None:
-            found = self.tables[i].step(task, ("receive", self.words.values[word]))
-            self._received[i, task, word] = found
-        return found
-
-    def missing(self, store: int, i: int, deploy: DeployTasks) -> str:
-        """Return a part that task `i` is to be restored from and that is not there, "" if all are."""
-        missing = (self.store.missing(store, one.snapshot) for one in deploy.snapshots)
-        return next(filter(None, missing), "")
-
-    def restored(self, store: int, i: int, deploy: DeployTasks) -> tuple[int, Result]:
-        """Return the store after task `i` has been restored, and the task."""
-        key = (store, i, deploy.epoch, deploy.restore)
-        found = self._restored.get(key)
-        if found is None:
-            found = self._restored[key] = self._restore(store, i, deploy)
-        return found
-
-    def _restore(self, store: int, i: int, deploy: DeployTasks) -> tuple[int, Result]:
-        content, site = EMPTY, self.sites[i]
-        permit = restore_permit(deploy.lineage, deploy.epoch, deploy.restore)
-        for one in deploy.snapshots:
-            content = self.store.content(store, one.snapshot)
-            if permit is not None and self.make.commits_on_restore:
-                handles = tuple(str(pending.handle) for pending in one.snapshot.pending)
-                store = self.store.commit(store, permit, handles)
-        if site.is_sink:
-            store = self.store.abort(store, site.task_id.vertex, deploy.epoch)
-        committer = self._committers.number(self.make.committer(LINEAGE, deploy.epoch, COMMIT_ATTEMPTS_MAX))
-        fresh = self.tables[i].fresh(deploy.epoch, self._fresh_protocols[i], committer, content)
-        return store, fresh
