@@ -271,3 +271,19 @@ def test_state_records_and_values_are_loaded_as_data_within_the_block_only(tmp_p
     assert loader() is pickle.loads
     decode_batch(records)
     assert witness.exists()
+
+
+def test_a_process_that_has_not_imported_our_own_records_loads_them(tmp_path: Any) -> None:
+    from crosscut.contracts.dead_letters import DeadLetter
+
+    letter = DeadLetter("record", "ValueError: bad", "parse", "key", None, "")
+    (tmp_path / "letter").write_bytes(pickle.dumps(letter))
+    program = (
+        "import sys\n"
+        "from crosscut.foundation.data_pickles import load_data\n"
+        "assert 'crosscut.contracts.dead_letters' not in sys.modules\n"
+        f"print(load_data(open({str(tmp_path / 'letter')!r}, 'rb').read()).error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout == "ValueError: bad\n", found.stderr
