@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from crosscut.connectors.kafka.client import library, refused
-from crosscut.connectors.kafka.destination import Destination
 from crosscut.connectors.kafka.sending import send
+from crosscut.connectors.kafka.sink_topic import SinkTopic
 from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
@@ -70,7 +70,7 @@ class EagerWriter(SinkWriter):
     It does not wait for what is sent after the barrier: there may be more of it all the time.
     """
 
-    def __init__(self, sink: Destination) -> None:
+    def __init__(self, sink: SinkTopic) -> None:
         self._sink = sink
         self._producer: Any = None
         self._sent = Sent()

@@ -15,7 +15,6 @@ from crosscut.connectors.kafka.client import (
     partitions_of,
     refused,
 )
-from crosscut.connectors.kafka.destination import COMMIT_TIMEOUT_MS, Destination
 from crosscut.connectors.kafka.eager import EagerWriter
 from crosscut.connectors.kafka.history import committed_output
 from crosscut.connectors.kafka.limits import topic_limits, transaction_ms_max
@@ -26,6 +25,7 @@ from crosscut.connectors.kafka.records import (
     unpacked,
 )
 from crosscut.connectors.kafka.sending import Held, send
+from crosscut.connectors.kafka.sink_topic import COMMIT_TIMEOUT_MS, SinkTopic
 from crosscut.connectors.secrets import shown
 from crosscut.contracts.connectors import (
     JSON,
@@ -113,7 +113,7 @@ def sink(
 
 
 @dataclass(frozen=True, eq=False)
-class KafkaSink(Destination, Sink):
+class KafkaSink(SinkTopic, Sink):
     """See `sink`."""
 
     def __repr__(self) -> str:

@@ -29,7 +29,7 @@ LARGEST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Destination:
+class SinkTopic:
     """A topic; the arguments of `crosscut.kafka.sink`."""
 
     servers: str
