@@ -188,7 +188,7 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(
 
 
 def test_only_one_place_reads_the_wall_clock_and_only_to_show_it() -> None:
-    """I-1: whatever needs time takes it from the monotonic clock."""
+    """I-1: whatever decides about a job takes its time from the monotonic clock."""
     root = Path(crosscut.__file__).parent
     reads = re.compile(r"time\.time\(|time\.time_ns|datetime\.now|utcnow|time\.localtime|date\.today")
     shown_to_people = {"cli", "testing", "web"}
@@ -204,5 +204,7 @@ def test_only_one_place_reads_the_wall_clock_and_only_to_show_it() -> None:
         'connectors/files/merging.py: before = time.time() - duration_ms(older_than, "older_than") / 1_000',
         # Said to the server, which shows it.
         "connectors/postgres/changes/stream.py: now = time.time_ns() // 1_000 - _MICROSECONDS_OF_2000",
+        # When the next record of a paced source is due, for the reader that follows, in whatever process.
+        "connectors/simple/generate.py: return time.time() - time.monotonic()",
     ]
     assert found == [*for_outside, "host/clock.py: return datetime.now(UTC)"]

@@ -104,13 +104,13 @@ class _GenerateReader(SplitReader):
         self._count = math.inf if count is None else max(0, -(-(count - index) // of))
         self._interval_s = 0.0 if source.rate is None else of / source.rate
         self._burst_s = _BURST_S
-        self._since_1970_s = time.time() - time.monotonic()
+        self._since_1970_s = _since_1970_s()
         # The splits start one after the other, so that together they are as even as each of them is.
         self._due_s = time.monotonic() + self._interval_s * index / of
         if due_ms is not None:
             self._burst_s = _CATCH_UP_S
             # Nothing is late because a clock was set back.
-            self._due_s = time.monotonic() + min(due_ms / 1_000 - time.time(), self._interval_s)
+            self._due_s = min(due_ms / 1_000 - self._since_1970_s, time.monotonic() + self._interval_s)
 
     @property
     def position(self) -> JSON:
@@ -156,3 +156,8 @@ class _GenerateReader(SplitReader):
         self._made += len(records)
         self._due_s += len(records) * self._interval_s
         return records
+
+
+def _since_1970_s() -> float:
+    """Return when the monotonic clock was 0: no other process has the same one."""
+    return time.time() - time.monotonic()
