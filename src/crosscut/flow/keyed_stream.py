@@ -30,8 +30,8 @@ from crosscut.flow.tail import SideOutputs
 from crosscut.flow.windowed_stream import WindowedStream, windowed
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
-from crosscut.graph import ready_folds
 from crosscut.graph.joins import How, LatestHow
+from crosscut.graph.ready_folds import ReadyFold, extreme_of, mean_of
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
@@ -84,7 +84,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
     ) -> Stream[Any]:
         """Add up `function(record)`, the field of that name, or the records themselves, for each key."""
         draft = self._draft
-        chosen = _itself if function is None else _field_or_function(draft, "sum", function)
+        chosen = self._chosen("sum", function)
         return self._then(
             "sum", SumSpec(chosen, _emit(draft, "sum", emit), _on_error(draft, "sum", on_error))
         )
@@ -117,17 +117,8 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         emit: Emit,
         on_error: OnError,
     ) -> Stream[Any]:
-        draft = self._draft
-        chosen = _itself if function is None else _field_or_function(draft, kind, function)
-        spec = AggregateSpec(
-            partial(_itself, ready_folds.NO_VALUE),
-            ready_folds.AddToExtreme(choose, chosen),
-            ready_folds.extreme,
-            _emit(draft, kind, emit),
-            _on_error(draft, kind, on_error),
-            ready_folds.MergeExtremes(choose),
-        )
-        return self._then(kind, spec)
+        chosen = self._chosen(kind, function)
+        return self._folded(kind, extreme_of(choose, chosen), emit, on_error)
 
     def mean(
         self,
@@ -137,17 +128,23 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         on_error: OnError = "fail",
     ) -> Stream[tuple[Key, Any]]:
         """Give the mean of `function(record)`, of the field of that name, or of the records, for each key."""
+        chosen = self._chosen("mean", function)
+        return self._folded("mean", mean_of(chosen), emit, on_error)
+
+    def _chosen(self, kind: str, function: Callable[[Record], Any] | str | None) -> Callable[[Any], Any]:
+        return _itself if function is None else _field_or_function(self._draft, kind, function)
+
+    def _folded(self, kind: str, fold: ReadyFold, emit: Emit, on_error: OnError) -> Stream[Any]:
         draft = self._draft
-        chosen = _itself if function is None else _field_or_function(draft, "mean", function)
         spec = AggregateSpec(
-            partial(_itself, ready_folds.NO_MEAN),
-            ready_folds.AddToMean(chosen),
-            ready_folds.mean,
-            _emit(draft, "mean", emit),
-            _on_error(draft, "mean", on_error),
-            ready_folds.merge_means,
+            fold.initial,
+            fold.add,
+            fold.result,
+            _emit(draft, kind, emit),
+            _on_error(draft, kind, on_error),
+            fold.merge,
         )
-        return self._then("mean", spec)
+        return self._then(kind, spec)
 
     def reduce(
         self,

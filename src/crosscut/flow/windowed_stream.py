@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from crosscut.contracts.windows import (
@@ -34,7 +33,7 @@ from crosscut.flow.arguments import (
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
-from crosscut.graph import ready_folds
+from crosscut.graph.ready_folds import extreme_of, mean_of
 from crosscut.graph.windows import (
     AggregateFold,
     CountFold,
@@ -98,23 +97,11 @@ class WindowedStream(Generic[Key, Record]):
     def _extreme(
         self, choose: Callable[..., Any], function: Callable[[Record], Any] | str | None
     ) -> Stream[Windowed[Key, Any]]:
-        fold = AggregateFold(
-            partial(itself, ready_folds.NO_VALUE),
-            ready_folds.AddToExtreme(choose, self._chosen(function)),
-            ready_folds.extreme,
-            ready_folds.MergeExtremes(choose),
-        )
-        return self._then(fold)
+        return self._then(AggregateFold(*extreme_of(choose, self._chosen(function))))
 
     def mean(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
         """Give the mean of `function(record)`, of the field of that name, or of the records."""
-        fold = AggregateFold(
-            partial(itself, ready_folds.NO_MEAN),
-            ready_folds.AddToMean(self._chosen(function)),
-            ready_folds.mean,
-            ready_folds.merge_means,
-        )
-        return self._then(fold)
+        return self._then(AggregateFold(*mean_of(self._chosen(function))))
 
     def reduce(self, function: Callable[[Record, Record], Record]) -> Stream[Windowed[Key, Record]]:
         """Combine the records of each window: `function(value so far, record)` is the next value.

@@ -1,16 +1,33 @@
-"""Minimum, maximum and mean as accumulators: what `aggregate` takes as `add`, `result` and `merge`."""
+"""Minimum, maximum and mean as accumulators: what `aggregate` takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-NO_VALUE: tuple[()] = ()
-"""The accumulator of an extreme before the first record; later it is a tuple of one value."""
 
-NO_MEAN = (0, 0)
-"""The accumulator of a mean before the first record: how many, and their sum."""
+class ReadyFold(NamedTuple):
+    """The four functions of an aggregate; see `KeyedStream.aggregate`."""
+
+    initial: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any]
+    merge: Callable[[Any, Any], Any]
+
+
+def extreme_of(choose: Callable[..., Any], function: Callable[[Any], Any]) -> ReadyFold:
+    """Return the fold of the `function(record)` that `choose`, which is `min` or `max`, prefers.
+
+    Its accumulator is an empty tuple before the first record, then a tuple of one value.
+    """
+    return ReadyFold(tuple, AddToExtreme(choose, function), extreme, MergeExtremes(choose))
+
+
+def mean_of(function: Callable[[Any], Any]) -> ReadyFold:
+    """Return the fold of the mean of `function(record)`. Its accumulator is the count and the sum."""
+    return ReadyFold(partial(tuple, (0, 0)), AddToMean(function), mean, merge_means)
 
 
 @dataclass(frozen=True, slots=True)
