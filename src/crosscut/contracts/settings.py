@@ -226,7 +226,7 @@ class Settings:
     log_format: LogFormat = "text"
 
     if not TYPE_CHECKING:
-        # Whoever checks types is told without it.
+        # Type checkers report it themselves.
         def __new__(cls, **given: Any) -> Self:
             """Refuse settings that there are not, before `__init__` does with less advice."""
             known = [one.name for one in fields(cls) if one.init]

@@ -66,7 +66,7 @@ _OF_SPARK = {
 
 
 def meant(kind: type, name: str) -> str:
-    """Return what whoever wrote `name` may have meant, to be put after an error; "" if nobody can tell."""
+    """Return a suggestion for the unknown method `name`, to append to an error; "" if there is none."""
     if name in _OF_SPARK:
         return f"; what Spark calls {name} is .{_OF_SPARK[name]} here"
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

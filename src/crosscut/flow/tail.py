@@ -39,7 +39,7 @@ class Tail:
         return self
 
     if not TYPE_CHECKING:
-        # Whoever checks types is told without it.
+        # Type checkers report it themselves.
         def __getattr__(self, name: str) -> Any:
             """Say what to do instead where a method belongs to a stream of another kind."""
             from crosscut.flow.advice import instead, meant

@@ -1,7 +1,7 @@
 """What unpickles state and records here: everything in workers, only data where somebody looks.
 
 Workers load what workers of the same job wrote, so they load everything. A process that only looks at state
-must not run code of whoever wrote it: see `crosscut.foundation.data_pickles`.
+must not run code of its author: see `crosscut.foundation.data_pickles`.
 """
 
 from __future__ import annotations

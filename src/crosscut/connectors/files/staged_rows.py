@@ -1,6 +1,6 @@
 """Rows that were staged as Parquet in the job's own checkpoint store, as a source; needs pyarrow.
 
-Whoever stages (a Spark job: `crosscut.spark.data.staging`) writes each file as a part of checkpoint 0, which
+The staging job (a Spark job, `crosscut.spark.data.staging`) writes each file as a part of checkpoint 0, which
 is none, before the first record is read. A split is one file and has its digest: what is read is what was
 staged. The job's retention deletes a file once no checkpoint that is kept has still to read it
 (`crosscut.protocol.splits.staged`).

@@ -37,7 +37,7 @@ def read_state(
         schema: Of that DataFrame, a StructType or DDL: some of `key_group`, `key`, `name` and `value`, with
             their types; what is not named is not decoded. None: all, with keys, names and values as text,
             as a savepoint has them.
-        trust: Unpickle everything, which runs code of whoever wrote the state. Then the owner and mode of a
+        trust: Unpickle everything, which runs code that its author chose. Then the owner and mode of a
             local directory, and of all directories below it, are checked first, with a RuntimeWarning if
             other users can write there. By default they are not checked, because only data is loaded: plain
             types, data classes and the like, and the classes of this program; import the modules of other
