@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from crosscut.contracts.invariants import Cut
-from crosscut.contracts.process import declared
-from crosscut.contracts.state import MapState
 from crosscut.errors import CheckpointError, FlowError, InternalError, StoreError
 from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch
@@ -29,7 +27,7 @@ from crosscut.graph.specs import (
     SumSpec,
     Vertex,
 )
-from crosscut.operators.cells import plain_value
+from crosscut.operators.cells import visible_values
 from crosscut.protocol.checkpoint.termination import is_exhausted, stillness
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, Snapshot
@@ -107,7 +105,7 @@ class StoredCut(Cut):
                     tables[name].update(values)
             for node in vertex.chain:
                 if isinstance(node.spec, ProcessSpec | StreamProcessSpec | ConnectSpec):
-                    tables = _as_the_process_sees_them(node.spec, uid, tables)
+                    tables = visible_values(node.spec.process, uid, tables)
             self._values[uid] = tables
         return self._values[uid][state]
 
@@ -170,22 +168,6 @@ def newest_values(store: CheckpointStore, graph: JobGraph, uid: str, state: str)
             if newest.checkpoint_id == cut.checkpoint_id or attempt == _ATTEMPTS - 1:
                 raise
     raise InternalError("the last attempt has neither returned nor raised")
-
-
-def _as_the_process_sees_them(
-    spec: ProcessSpec | StreamProcessSpec | ConnectSpec, uid: str, tables: Mapping[str, dict[Any, Any]]
-) -> dict[str, dict[Any, Any]]:
-    found: dict[str, dict[Any, Any]] = {}
-    for name, state in declared(spec.process).items():
-        where = f"operator {uid!r}, state {name!r}"
-        if isinstance(state, MapState):
-            found[name] = {
-                key: {one: plain_value(state, value, where, (key, one)) for one, value in entries.items()}
-                for key, entries in tables[name].items()
-            }
-        else:
-            found[name] = {key: plain_value(state, value, where, key) for key, value in tables[name].items()}
-    return found
 
 
 def _states_of(spec: OperatorSpec) -> list[str]:

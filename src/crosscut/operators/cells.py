@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from crosscut.contracts.process import KeyedProcess, declared
 from crosscut.contracts.serializers import Serializer
-from crosscut.contracts.state import Cells, State
+from crosscut.contracts.state import Cells, MapState, State
 from crosscut.errors import FlowError, StateError
 from crosscut.state.encoding import owned_copy
 from crosscut.state.expiry import UNDATED, Expiry
@@ -58,6 +58,32 @@ def cells_of(
             one = SerializedCells(one, state.serializer, uid, name)
         found[name] = one
     return found, timed
+
+
+def visible_values(
+    process: KeyedProcess[Any, Any], uid: str, tables: Mapping[str, dict[Any, Any]]
+) -> dict[str, dict[Any, Any]]:
+    """Return the rows of some states by key, with the values that the process would get.
+
+    Args:
+        uid: Of the operator, for errors.
+        tables: The stored rows of each state; those of a `MapState` by key and name.
+
+    Raises:
+        StateError: A serializer can't read a value.
+    """
+    found: dict[str, dict[Any, Any]] = {}
+    states = declared(process)
+    for name, rows in tables.items():
+        state, where = states[name], f"operator {uid!r}, state {name!r}"
+        if isinstance(state, MapState):
+            found[name] = {
+                key: {one: plain_value(state, value, where, (key, one)) for one, value in entries.items()}
+                for key, entries in rows.items()
+            }
+        else:
+            found[name] = {key: plain_value(state, value, where, key) for key, value in rows.items()}
+    return found
 
 
 def plain_value(state: State, value: Any, where: str, row: Any) -> Any:
