@@ -65,18 +65,57 @@ def test_a_directory_that_goes_while_it_is_looked_at_is_nothing_to_complain_of(
     """A job that runs removes directories of parts."""
     for name in ("gone", "open"):
         (tmp_path / name).mkdir()
-    look = os.stat
+    look = os.lstat
 
-    def stat(path: str, **of: Any) -> os.stat_result:
+    def lstat(path: str, **of: Any) -> os.stat_result:
         if str(path).endswith("gone"):
             raise FileNotFoundError(path)
         return look(path, **of)
 
-    monkeypatch.setattr("os.stat", stat)
-    monkeypatch.setattr("os.path.isdir", lambda path: True)
+    monkeypatch.setattr("os.lstat", lstat)
     check_origin_is_private(tmp_path, strict=True)
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(SettingsError, match="open belongs to"):
+        check_origin_is_private(tmp_path, strict=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("place", ["log/1", "parts/2/counts"])
+def test_a_file_that_another_user_has_put_into_a_directory_is_warned_of_and_refused_if_strict(
+    tmp_path: Path, place: str, is_link: bool
+) -> None:
+    """M6: also when nobody else can write to the directory any more."""
+    for directory in (tmp_path / place, tmp_path / place / "x", tmp_path / "log", tmp_path / "parts"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own, other = tmp_path / place / "own", tmp_path / place / "x" / "other"
+    for path in (own, other):
+        path.touch(mode=0o600)
+    (tmp_path / place / "link").symlink_to(own)
+    (tmp_path / place / "dangling").symlink_to(tmp_path / "nowhere")
+    check_checkpoint_dir_is_private(str(tmp_path), strict=True)
+    check_origin_is_private(tmp_path, strict=True)
+    if is_link:
+        other.unlink()
+        other.symlink_to(own)
+    os.lchown(other, 65_534, 65_534)
+    named = f"{other} belongs to user id 65534"
+    with pytest.warns(RuntimeWarning, match=named):
+        check_checkpoint_dir_is_private(str(tmp_path), strict=False)
+    with pytest.raises(SettingsError, match=named):
+        check_checkpoint_dir_is_private(str(tmp_path), strict=True)
+    with pytest.warns(RuntimeWarning, match=named):
+        check_origin_is_private(f"{tmp_path}@7", strict=False)
+    with pytest.raises(SettingsError, match=named):
+        check_origin_is_private(tmp_path, strict=True)
+
+
+def test_a_file_that_others_may_change_is_refused_if_strict(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "0.parquet").touch(mode=0o600)
+    check_origin_is_private(tmp_path, strict=True)
+    (tmp_path / "state" / "0.parquet").chmod(0o620)
+    with pytest.raises(SettingsError, match=r"0\.parquet belongs .* mode 0620"):
         check_origin_is_private(tmp_path, strict=True)
 
 
@@ -139,7 +178,7 @@ def test_a_savepoint_that_others_may_write_to_is_warned_of_and_refused_if_strict
     for name in (str(tmp_path), f"{tmp_path}@7", f"file://{tmp_path}"):
         with pytest.warns(RuntimeWarning, match=f"has mode {mode:04o}"):
             check_origin_is_private(name, strict=False)
-        with pytest.raises(SettingsError, match="can run code in this program"):
+        with pytest.raises(SettingsError, match="can run code in the workers"):
             check_origin_is_private(name, strict=True)
 
 

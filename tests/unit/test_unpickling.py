@@ -25,7 +25,7 @@ import msgspec
 import pytest
 from pyspark.sql import Row
 
-from crosscut.errors import StateError, WireError
+from crosscut.errors import StateError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.data_pickles import load_data, only_data
 from crosscut.foundation.unpickling import loader
@@ -262,7 +262,7 @@ def test_state_records_and_values_are_loaded_as_data_within_the_block_only(tmp_p
     with only_data():
         with pytest.raises(StateError, match="open"):
             loaded(pickle.dumps(attack))
-        with pytest.raises(WireError, match="system"):
+        with pytest.raises(StateError, match="system"):
             decode_batch(records)
         with pytest.raises(StateError, match="open"):
             from_text(text)

@@ -89,6 +89,35 @@ def load_data(data: bytes | memoryview) -> Any:
     return load_data_from(io.BytesIO(data))
 
 
+class Unloaded:
+    """A value that is not loaded in this process, because its pickle names more than data.
+
+    Where it is pickled again, it becomes its own pickle: a worker that loads that gets the value itself.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)  # noqa: S301 - by whoever loads that, who loads everything
+
+
+@contextmanager
+def passing_on() -> Iterator[None]:
+    """Load only data within the block, and keep what is more `Unloaded`: for who passes values on."""
+    with loading(_loaded_or_kept):
+        yield
+
+
+def _loaded_or_kept(data: bytes | memoryview) -> Any:
+    try:
+        return load_data(data)
+    except RefusedPickleError:
+        return Unloaded(bytes(data))
+
+
 def load_data_from(file: BinaryIO) -> Any:
     """Unpickle the data at the position of `file`, and leave that behind it; see `load_data`."""
     begin = file.tell()

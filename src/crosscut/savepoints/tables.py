@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from crosscut.errors import StateError, StoreError
+from crosscut.foundation.data_pickles import RefusedPickleError
 from crosscut.foundation.ids import TaskId
 from crosscut.foundation.urls import local_path, path_text, shown_url
 from crosscut.protocol.job.pending_output import restored
@@ -22,7 +23,7 @@ from crosscut.protocol.snapshots import Part
 from crosscut.savepoints.folder import folder_of
 from crosscut.savepoints.manifest import Origin, Savepoint, copied, found_at, opened, verified
 from crosscut.savepoints.rows import STATE_COLUMNS, RowFile, decoded_rows
-from crosscut.savepoints.writing import state_rows, write_savepoint
+from crosscut.savepoints.writing import WriteFiles, state_rows, write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.files import LocalFiles
 from crosscut.store.log_key import LogKey, log_key
@@ -179,21 +180,34 @@ def _absolute(url: str) -> str:
     return url if path is None else os.path.abspath(path)
 
 
-def as_savepoint(path: str | os.PathLike[str], scratch: Path) -> Savepoint:
+def as_savepoint(
+    path: str | os.PathLike[str],
+    scratch: Path,
+    write_elsewhere: Callable[[str, str], WriteFiles] | None = None,
+) -> Savepoint:
     """Return the savepoint at `path`, or one that a checkpoint of `path` is written as.
 
     Args:
         scratch: A directory that is not there yet: for what is not a local savepoint.
+        write_elsewhere: Given the paths of a savepoint and of a checkpoint_dir, returns what writes the files
+            if the checkpoint holds more than this process may load.
 
     Raises:
         StoreError: There is neither a savepoint nor a checkpoint.
+        RefusedPickleError: The checkpoint holds more than this process may load.
     """
     found = found_at(path)
     if found is not None:
         return found if isinstance(found.folder, LocalFiles) else copied(found, scratch)
-    _, store, checkpoint = opened_checkpoint(path)
+    where, store, checkpoint = opened_checkpoint(path)
     claim = claims_in([entry for _, entry in store.tail(1)])[-1]
-    write_savepoint(scratch, checkpoint, claim, store.read_part, is_committed=False)
+    try:
+        write_savepoint(scratch, checkpoint, claim, store.read_part, is_committed=False)
+    except RefusedPickleError:
+        if write_elsewhere is None:
+            raise
+        files = write_elsewhere(os.fspath(scratch), _absolute(where))
+        write_savepoint(scratch, checkpoint, claim, store.read_part, is_committed=False, write_files=files)
     return replace(opened(scratch), name=shown_url(os.fspath(path)), digest="")
 
 

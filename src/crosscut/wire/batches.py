@@ -12,6 +12,7 @@ from typing import Any
 
 from crosscut.errors import WireError
 from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.data_pickles import RefusedPickleError
 from crosscut.foundation.text import ShortRepr
 from crosscut.foundation.unpickling import loader
 from crosscut.wire.frames import BATCH_BYTES_MAX
@@ -55,9 +56,12 @@ def decode_batch(data: bytes | memoryview) -> Batch:
 
     Raises:
         WireError: `data` is not a batch, or a record's class is missing here or refuses its own bytes.
+        RefusedPickleError: Only data is loaded here, and a record is more than that.
     """
     try:
         content = loader()(data)
+    except RefusedPickleError:
+        raise
     except Exception as error:  # A record's own __setstate__ may raise anything.
         raise WireError(
             f"a batch of {len(data)} bytes can't be decoded: {type(error).__name__}: {error}; every worker "

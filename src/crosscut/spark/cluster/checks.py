@@ -117,7 +117,7 @@ def check_checkpoint_dir_is_private(url: str, *, strict: bool) -> None:
 
 
 def check_origin_is_private(path: str | os.PathLike[str], *, strict: bool) -> None:
-    """Complain if others may write to a local savepoint or checkpoint directory whose state is loaded here.
+    """Complain if others may write to a local savepoint or checkpoint directory: workers unpickle its state.
 
     Raises:
         SettingsError: They may, and `strict` is set.
@@ -127,8 +127,8 @@ def check_origin_is_private(path: str | os.PathLike[str], *, strict: bool) -> No
         where = numbered[1]
     if reason := foreign_write(where):
         _complain(
-            f"restore_from: {reason}: state is pickled, so whoever can write there can run code in this "
-            f"program; chown it, chmod -R go-w it, or take a copy of it that you trust",
+            f"restore_from: {reason}: state is pickled, so whoever can write there can run code in the "
+            f"workers; chown it, chmod -R go-w it, or take a copy of it that you trust",
             strict=strict,
         )
 

@@ -211,6 +211,7 @@ class Run:
                 self.store,
                 self._staging,
                 self._settings,
+                next(iter(self._plans.values())).packed,
             )
         self.seeing = Seeing(self._name, self.metrics, actions, self._checkpoint_dir, self._settings, context)
         self._thread.start()

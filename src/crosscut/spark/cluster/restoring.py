@@ -8,12 +8,15 @@ import tempfile
 from pathlib import Path
 
 from crosscut.contracts.settings import Settings
+from crosscut.foundation.data_pickles import only_data, passing_on
 from crosscut.foundation.urls import shown_url
 from crosscut.graph.specs import JobGraph
 from crosscut.host.clock import SystemClock
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.protocol.log.identity import Claimant
+from crosscut.savepoints.child import files_by_child
 from crosscut.savepoints.loading import EPOCH
+from crosscut.savepoints.manifest import Savepoint
 from crosscut.savepoints.migrations import Migrations
 from crosscut.savepoints.starting import begin_with, has_begun
 from crosscut.savepoints.tables import as_savepoint, origin_of
@@ -29,11 +32,16 @@ def begin_with_savepoint(
     store: CheckpointStore,
     staging: Staging,
     settings: Settings,
+    packed_graph: bytes,
 ) -> None:
     """Have job `name` begin with what is at `path`, unless it has begun with it before.
 
+    This process loads only data of it. Whatever else there is gets into the first checkpoint as it is, and is
+    loaded by workers.
+
     Args:
         staging: Of the splits of sources that the savepoint does not know.
+        packed_graph: The same graph, for a process that may load everything.
 
     Raises:
         CrosscutError: It can't; nothing has been changed.
@@ -44,18 +52,25 @@ def begin_with_savepoint(
         LOGGER.info("job %r: has begun with %s before, and goes on", name, shown)
         return
     with tempfile.TemporaryDirectory(prefix="crosscut-restore-") as scratch:
-        found = begin_with(
-            as_savepoint(path, Path(scratch) / "savepoint"),
-            store,
-            graph,
-            discover=lambda graph: staging.assignments(graph, EPOCH),
-            look=lambda: committed_output(graph),
-            allow_dropped_state=settings.allow_dropped_state,
-            accept_changes=settings.accept_changes,
-            is_fresh=settings.fresh,
-            migrations=Migrations(settings.migrate_state),
-            claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
-        )
+        savepoint = _savepoint_at(path, Path(scratch) / "savepoint", packed_graph)
+        with passing_on():
+            found = begin_with(
+                savepoint,
+                store,
+                graph,
+                discover=lambda graph: staging.assignments(graph, EPOCH),
+                look=lambda: committed_output(graph),
+                allow_dropped_state=settings.allow_dropped_state,
+                accept_changes=settings.accept_changes,
+                is_fresh=settings.fresh,
+                migrations=Migrations(settings.migrate_state),
+                claimant=Claimant(socket.gethostname(), os.getpid(), SystemClock().now().isoformat()),
+            )
     if found is not None:
         n, then = found.checkpoint_id, found.parallelism
         LOGGER.info("job %r: begins with checkpoint %s of %s, of parallelism %s", name, n, shown, then)
+
+
+def _savepoint_at(path: str | os.PathLike[str], scratch: Path, packed_graph: bytes) -> Savepoint:
+    with only_data():
+        return as_savepoint(path, scratch, lambda where, store: files_by_child(where, store, packed_graph))
