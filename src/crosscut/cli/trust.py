@@ -26,7 +26,8 @@ def unpickling(paths: list[str], *, trust: bool) -> Iterator[None]:
             warn_of_foreign_write(path)
         yield
         return
-    from crosscut.foundation.data_pickles import RefusedPickleError, only_data
+    from crosscut.foundation.data_pickles import only_data
+    from crosscut.foundation.unpickling import RefusedPickleError
 
     try:
         with only_data():

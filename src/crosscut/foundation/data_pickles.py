@@ -20,9 +20,8 @@ from types import BuiltinFunctionType
 from typing import Any, BinaryIO
 from zoneinfo import ZoneInfo
 
-from crosscut.errors import StateError
 from crosscut.foundation.aliases import current_name
-from crosscut.foundation.unpickling import loading
+from crosscut.foundation.unpickling import RefusedPickleError, loading
 
 _VALUES = frozenset(
     {
@@ -60,10 +59,6 @@ _VALUES = frozenset(
     }
 )
 """What else than classes of data a pickle may name: constructors of values that call nothing."""
-
-
-class RefusedPickleError(StateError):
-    """A pickle names what may be code, where only data is loaded."""
 
 
 @contextmanager

@@ -12,9 +12,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from crosscut.errors import StateError
+
 Loads = Callable[[bytes | memoryview], Any]
 
 _loads: ContextVar[Loads] = ContextVar("crosscut-loads", default=pickle.loads)  # noqa: S301 - see above
+
+
+class RefusedPickleError(StateError):
+    """A pickle names what may be code, where only data is loaded."""
 
 
 @contextmanager

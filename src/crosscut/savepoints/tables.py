@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crosscut.errors import StateError, StoreError
-from crosscut.foundation.data_pickles import RefusedPickleError
 from crosscut.foundation.ids import TaskId
+from crosscut.foundation.unpickling import RefusedPickleError
 from crosscut.foundation.urls import local_path, path_text, shown_url
 from crosscut.protocol.job.pending_output import restored
 from crosscut.protocol.log.entries import Ancestor, CheckpointCompleted

@@ -8,7 +8,8 @@ from typing import Any
 from pyspark import accumulators
 from pyspark.serializers import CPickleSerializer
 
-from crosscut.foundation.data_pickles import RefusedPickleError, load_data
+from crosscut.foundation.data_pickles import load_data
+from crosscut.foundation.unpickling import RefusedPickleError
 
 _LOG = logging.getLogger("crosscut")
 

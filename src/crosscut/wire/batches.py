@@ -12,9 +12,8 @@ from typing import Any
 
 from crosscut.errors import WireError
 from crosscut.foundation.batch import Batch, Mark
-from crosscut.foundation.data_pickles import RefusedPickleError
 from crosscut.foundation.text import ShortRepr
-from crosscut.foundation.unpickling import loader
+from crosscut.foundation.unpickling import RefusedPickleError, loader
 from crosscut.wire.frames import BATCH_BYTES_MAX
 
 _SHOWN = 120

@@ -22,7 +22,8 @@ from crosscut.connectors.files.stage import check_directory
 from crosscut.connectors.files.staged_files import StagedFiles
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.foundation.data_pickles import RefusedPickleError, load_data_from
+from crosscut.foundation.data_pickles import load_data_from
+from crosscut.foundation.unpickling import RefusedPickleError
 
 _SUFFIX = "pickle"
 

@@ -18,9 +18,9 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.files.rows import checked_row, row_maker
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
-from crosscut.foundation.data_pickles import RefusedPickleError, load_data
+from crosscut.foundation.data_pickles import load_data
 from crosscut.foundation.ids import CheckpointId
-from crosscut.foundation.unpickling import loader
+from crosscut.foundation.unpickling import RefusedPickleError, loader
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX
 from crosscut.spark.data.arrow_records import row_of
 from crosscut.spark.data.data_source import DataSourceOf, data_source_of
