@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from crosscut import errors, events, spark
     from crosscut.connectors import delta, files, http, iceberg, kafka, nats, postgres, sqlite
     from crosscut.connectors.files.collect import collect
+    from crosscut.connectors.files.typed_json import json
     from crosscut.connectors.secrets import environment
     from crosscut.connectors.simple.generate import generate
     from crosscut.connectors.simple.items import items
@@ -153,6 +154,7 @@ __all__ = [
     "http",
     "iceberg",
     "items",
+    "json",
     "kafka",
     "nats",
     "no_deadlock",
@@ -180,6 +182,7 @@ _NAMES = {
     "connectors.simple.items": "items",
     "connectors.simple.printing": "printing",
     "connectors.secrets": "environment",
+    "connectors.files.typed_json": "json",
     "connectors.simple.socket_lines": "socket stdin",
     "contracts.invariants": "Cut no_deadlock",
     "contracts.dead_letters": "DeadLetter",

@@ -46,7 +46,7 @@ def checked_depth(value: Any, data: bytes | str) -> Any:
     Raises:
         ValueError: It is nested more deeply than `DEPTH_MAX`.
     """
-    if len(data) >= _DEEP_LENGTH and _may_be_deep(data) and _is_deep(value):
+    if may_be_deep(data) and _is_deep(value):
         raise ValueError(f"it is nested more than {DEPTH_MAX} levels deep")
     return value
 
@@ -71,8 +71,10 @@ def _has_long_number(data: bytes | str) -> bool:
     return _LONG in (data.encode() if isinstance(data, str) else data).translate(_DIGITS)
 
 
-def _may_be_deep(data: bytes | str) -> bool:
-    """Whether the brackets alone leave it open; those within texts count too."""
+def may_be_deep(data: bytes | str) -> bool:
+    """Tell whether `data` may be nested more deeply than `DEPTH_MAX`; brackets within texts count too."""
+    if len(data) < _DEEP_LENGTH:
+        return False
     if isinstance(data, str):
         data = data.encode()
     if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, Literal
 
+from crosscut.connectors.extras import ExtraMissing
 from crosscut.connectors.files.input_files import FileSource, InputFile, InputFiles, input_pattern
 from crosscut.connectors.files.json_decoding import json_value, json_values
 from crosscut.connectors.files.lines import (
@@ -18,13 +19,15 @@ from crosscut.connectors.files.lines import (
     checked_bytes_max,
 )
 from crosscut.connectors.files.malformed import Malformed, checked_malformed, set_aside
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, SettingsError
 
 
 def read_jsonl(
     pattern: str | os.PathLike[str],
     *,
+    decode: Literal["json"] | Callable[[str], Any] = "json",
     malformed: Malformed = "fail",
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Source[Any]:
@@ -34,13 +37,16 @@ def read_jsonl(
 
     Args:
         pattern: As for `crosscut.files.lines`; packed files and URLs, too.
-        malformed: What becomes of a line that is no JSON, is nested more than 200 levels deep, or is longer
-            than `line_bytes_max`: "fail" the job, "skip" it with a warning, or a function of its text and
-            the error, whose result becomes the record. Of a line that is too long the text is its beginning.
+        decode: What records are: the values of "json", those of a class with `crosscut.json(Payment)`, or a
+            function of the line.
+        malformed: What becomes of a line that can't be decoded, is nested more than 200 levels deep, or is
+            longer than `line_bytes_max`: "fail" the job, "skip" it with a warning, or a function of its text
+            and the error, whose result becomes the record. Of a line that is too long the text is its
+            beginning.
         line_bytes_max: It bounds the memory of a reader.
 
     Raises:
-        SettingsError: `malformed` or `line_bytes_max` can't be used.
+        SettingsError: An argument can't be used.
         ConnectorError: `pattern` is not a path. Later, in the job: a line can't be decoded; names the file
             and the byte.
 
@@ -48,10 +54,15 @@ def read_jsonl(
         >>> import crosscut as cc
         >>> source = cc.files.read_jsonl("in/*.jsonl.gz")
     """
+    if decode != "json" and not callable(decode):
+        raise SettingsError(
+            f"read_jsonl(decode={shortened(decode)}): expected 'json', crosscut.json(class), or a function "
+            f"of the text of a line"
+        )
     checked_malformed(malformed, "read_jsonl")
     checked_bytes_max(line_bytes_max, "read_jsonl(line_bytes_max=")
     place = input_pattern(pattern, "pattern of the JSON lines source")
-    return JsonLinesSource(Lines(place, os.getcwd(), line_bytes_max=line_bytes_max), malformed)
+    return JsonLinesSource(Lines(place, os.getcwd(), line_bytes_max=line_bytes_max), malformed, decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ class JsonLinesSource(FileSource[Any]):
 
     lines: Lines
     malformed: Malformed = "fail"
+    decode: Literal["json"] | Callable[[str], Any] = "json"
 
     @property
     def files(self) -> InputFiles:
@@ -72,13 +84,17 @@ class JsonLinesSource(FileSource[Any]):
 
     def reader(self, split: Split, position: JSON) -> SplitReader[Any]:
         """Open a file; see `Lines.reader`."""
-        return _JsonLinesReader(self.lines.reader(split, position), self.malformed)
+        return _JsonLinesReader(self.lines.reader(split, position), self.malformed, self.decode)
 
 
 class _JsonLinesReader(SplitReader[Any]):
-    def __init__(self, lines: LinesReader, malformed: Malformed) -> None:
+    def __init__(
+        self, lines: LinesReader, malformed: Malformed, decode: Literal["json"] | Callable[[str], Any]
+    ) -> None:
         self._lines = lines
         self._malformed = malformed
+        self._decode = json_value if decode == "json" else decode
+        self._is_any = decode == "json"
 
     @property
     def position(self) -> JSON:
@@ -91,9 +107,10 @@ class _JsonLinesReader(SplitReader[Any]):
         if isinstance(lines, LongLine):
             records = set_aside(self._malformed, lines.text, lines.error)
         else:
+            found = [line for line in lines if line]
             try:
-                records = json_values([line for line in lines if line])
-            except ValueError:
+                records = json_values(found) if self._is_any else list(map(self._decode, found))
+            except Exception:  # noqa: BLE001 - a user's function may raise anything
                 records = self._decoded_singly(lines)
         return records or Wait(0, is_coming=True)
 
@@ -105,16 +122,20 @@ class _JsonLinesReader(SplitReader[Any]):
         for index, line in enumerate(lines):
             try:
                 if line:
-                    records.append(json_value(line))
-            except ValueError as error:
+                    records.append(self._decode(line))
+            except (ExtraMissing, SettingsError):
+                # No line is to blame for that.
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
                 offset = self._lines.start_of_last(len(lines) - index)
                 refusal = ConnectorError(
                     f"{self._lines.path}: the line at byte {offset}, {shortened(line)}, can't be "
-                    f"read as JSON: {error}; mend the file, or set malformed='skip' or a function to go on "
-                    f"without it",
+                    f"read as JSON: {error}; correct the file, or set malformed='skip' or a function to go "
+                    f"on without it",
                     path=self._lines.path,
                     offset=offset,
-                    is_permanent=True,
+                    # A function of the user may need a service that is down.
+                    is_permanent=self._is_any or isinstance(self._decode, TypedJson),
                 )
                 records += set_aside(self._malformed, line, refusal)
         return records

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.json_decoding import checked_depth
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.http.event_stream import Event, EventParser
 from crosscut.connectors.http.requests import (
     MAY_PASS,
@@ -44,7 +45,7 @@ def events(
     url: str | Environment,
     *,
     replays: bool,
-    decode: Literal["text", "json", "event"] | Callable[[Event], Any] = "text",
+    decode: Literal["text", "json", "event"] | TypedJson[Any] | Callable[[Event], Any] = "text",
     headers: Headers | None = None,
 ) -> Source:
     """Return an endless source of the server-sent events of a URL.
@@ -59,8 +60,8 @@ def events(
         url: Of the stream. A path is shown to people; of a URL with a secret in it make
             `crosscut.environment("NAME")`.
         replays: See above. It is taken at your word; each event must have an id of its own then.
-        decode: What records are: the data of an event as "text" or "json", the "event" as a
-            `crosscut.http.Event`, or a function of one.
+        decode: What records are: the data of an event as "text" or "json", or of a class with
+            `crosscut.json(Payment)`, the "event" as a `crosscut.http.Event`, or a function of one.
         headers: More headers of the request. `crosscut.environment("NAME")` as a value keeps a secret out of
             the program.
 
@@ -73,7 +74,9 @@ def events(
         >>> prices = cc.http.events("http://localhost:8000/prices", replays=True, decode="json")
     """
     if decode not in ("text", "json", "event") and not callable(decode):
-        raise ConnectorError(f"decode={decode!r}: expected 'text', 'json', 'event' or a function")
+        raise ConnectorError(
+            f"decode={decode!r}: expected 'text', 'json', 'event', crosscut.json(class) or a function"
+        )
     return HttpEvents(checked_url(url), bool(replays), decode, checked_headers(headers))
 
 
@@ -83,7 +86,7 @@ class HttpEvents(Source):
 
     url: str | Environment
     replays: bool
-    decode: Literal["text", "json", "event"] | Callable[[Event], Any]
+    decode: Literal["text", "json", "event"] | TypedJson[Any] | Callable[[Event], Any]
     headers: Mapping[str, Any]
 
     def __repr__(self) -> str:
@@ -126,6 +129,8 @@ class HttpEvents(Source):
                     return checked_depth(json.loads(event.data), event.data)
                 case "event":
                     return event
+                case TypedJson() as decode:
+                    return decode(event.data)
                 case function:
                     return function(event)
         except Exception as error:

@@ -12,12 +12,13 @@ from itertools import groupby
 from typing import Any, Literal
 
 from crosscut.connectors.extras import ExtraMissing
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.kafka.awaiting import NextMessage
 from crosscut.connectors.kafka.client import TIMEOUT_S, library, refused
 from crosscut.connectors.kafka.records import Decoding, Message, SchemaUnavailable, decoder, message_of
 from crosscut.connectors.kafka.watch import Watch
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, SettingsError
 
 Malformed = Literal["fail", "skip"] | Callable[[Message, Exception], Any]
 
@@ -50,7 +51,7 @@ class Reading:
         has_group: Offsets are committed for monitoring.
     """
 
-    decode: Decoding | Callable[[Message], Any]
+    decode: Decoding | TypedJson[Any] | Callable[[Message], Any]
     malformed: Malformed
     has_group: bool
 
@@ -392,7 +393,7 @@ class PartitionReader(SplitReader):
                 return EndOfSplit()
         try:
             records = self._decode(found)
-        except (SchemaUnavailable, ExtraMissing):
+        except (SchemaUnavailable, ExtraMissing, SettingsError):
             raise
         except Exception:  # noqa: BLE001 - user code or bytes of others: it is found out which message it is
             return self._decoded_singly(found)
@@ -405,7 +406,7 @@ class PartitionReader(SplitReader):
         for index, message in enumerate(found):
             try:
                 records += self._decode([message])
-            except (SchemaUnavailable, ExtraMissing):
+            except (SchemaUnavailable, ExtraMissing, SettingsError):
                 raise
             except Exception as error:
                 match self._reading.malformed:
@@ -432,7 +433,7 @@ class PartitionReader(SplitReader):
             f"{type(error).__name__}: {error}; set malformed='skip' or a function to go on without it",
             topic=topic,
             # A function may need a service that is down.
-            is_permanent=isinstance(decode, str),
+            is_permanent=isinstance(decode, str | TypedJson),
         )
 
     def wake_by(self, wake: Callable[[], None]) -> None:

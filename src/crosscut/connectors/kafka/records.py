@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.json_decoding import json_value, json_values
 from crosscut.connectors.files.json_values import all_dumped
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -59,7 +60,7 @@ def message_of(found: Any) -> Message:
     )
 
 
-def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[list[Any]], list[Any]]:
+def decoder(decode: Decoding | TypedJson[Any] | Callable[[Message], Any]) -> Callable[[list[Any]], list[Any]]:
     """Return what makes records of messages of the library.
 
     Raises:
@@ -74,12 +75,14 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[list[Any]]
             return _json_records
         case "message":
             return lambda found: list(map(message_of, found))
+        case TypedJson():
+            return lambda found: [None if data is None else decode(data) for data in _values(found)]
         case _ if callable(decode):
             return lambda found: [decode(message_of(one)) for one in found]
         case _:
             raise ConnectorError(
-                f"decode={decode!r}: expected 'bytes', 'text', 'json', 'message', or a function that takes a "
-                f"crosscut.kafka.Message"
+                f"decode={decode!r}: expected 'bytes', 'text', 'json', 'message', crosscut.json(class), or a "
+                f"function that takes a crosscut.kafka.Message"
             )
 
 

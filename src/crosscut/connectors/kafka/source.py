@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.kafka.client import (
     TIMEOUT_S,
     checked_options,
@@ -49,7 +50,7 @@ def source(
     *,
     start: Start = "earliest",
     stop: Literal["latest"] | None = None,
-    decode: Decoding | Callable[[Message], Any] = "bytes",
+    decode: Decoding | TypedJson[Any] | Callable[[Message], Any] = "bytes",
     malformed: Malformed = "fail",
     group: str | None = None,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
@@ -71,8 +72,9 @@ def source(
             a `datetime` with a time zone, or where `group` has "committed" (the earliest, if nowhere).
         stop: "latest": end at the newest message there is when the job starts for the first time. None:
             never.
-        decode: What records are: the values as "bytes", "text" or "json" (None for a tombstone), each
-            "message" as a `crosscut.kafka.Message`, or a function of one.
+        decode: What records are: the values as "bytes", "text" or "json" (None for a tombstone), or
+            of a class with `crosscut.json(Payment)`, each "message" as a `crosscut.kafka.Message`, or a
+            function of one.
         malformed: What becomes of a message that `decode` raises for: "fail" the job, "skip" it with a
             warning, or a function of it and the exception, which returns the record to use instead.
         group: Whose offsets are committed when a checkpoint is complete: for monitoring and for
@@ -132,7 +134,7 @@ class KafkaSource(DynamicSource):
     topics: tuple[str, ...]
     start: Start
     stop: str | None
-    decode: Decoding | Callable[[Message], Any]
+    decode: Decoding | TypedJson[Any] | Callable[[Message], Any]
     malformed: Malformed
     group: str | None
     isolation: str

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from crosscut.connectors.files.json_decoding import json_value
 from crosscut.connectors.files.json_values import dumped
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -34,7 +35,7 @@ class Message:
     time: int
 
 
-def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[Message], Any]:
+def decoder(decode: Decoding | TypedJson[Any] | Callable[[Message], Any]) -> Callable[[Message], Any]:
     """Return the function that makes records.
 
     Raises:
@@ -49,11 +50,14 @@ def decoder(decode: Decoding | Callable[[Message], Any]) -> Callable[[Message], 
             return lambda message: json_value(message.data)
         case "message":
             return lambda message: message
+        case TypedJson():
+            return lambda message: decode(message.data)
         case _ if callable(decode):
             return decode
         case _:
             raise ConnectorError(
-                f"decode={decode!r}: expected 'bytes', 'text', 'json', 'message' or a function"
+                f"decode={decode!r}: expected 'bytes', 'text', 'json', 'message', crosscut.json(class) or a "
+                f"function"
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.nats.client import Servers, closed, failures, is_permanent, run
 from crosscut.connectors.nats.messages import Decoding, Message, decoder
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -43,7 +44,7 @@ def source(
     subjects: Sequence[str] = (),
     start: Literal["earliest", "latest"] = "earliest",
     stop: Literal["latest"] | None = None,
-    decode: Decoding | Callable[[Message], Any] = "bytes",
+    decode: Decoding | TypedJson[Any] | Callable[[Message], Any] = "bytes",
     options: Mapping[str, Any] | None = None,
 ) -> Source:
     """Return a source of the messages of a JetStream stream, each once, in the order of the stream.
@@ -60,8 +61,8 @@ def source(
         start: Where a job without a checkpoint begins.
         stop: "latest": end at the newest message there is when the job starts for the first time. None:
             never.
-        decode: What records are: the data as "bytes", "text" or "json", each "message" as a
-            `crosscut.nats.Message`, or a function of one.
+        decode: What records are: the data as "bytes", "text" or "json", or of a class with
+            `crosscut.json(Payment)`, each "message" as a `crosscut.nats.Message`, or a function of one.
         options: More arguments of `nats.connect`, such as user and password. `crosscut.environment("NAME")`
             as a value keeps a secret out of the program.
 
@@ -95,7 +96,7 @@ class NatsSource(Source):
     subjects: tuple[str, ...]
     start: str
     stop: str | None
-    decode: Decoding | Callable[[Message], Any]
+    decode: Decoding | TypedJson[Any] | Callable[[Message], Any]
 
     open_splits_max = 100_000
 
@@ -284,7 +285,7 @@ class _StreamReader(ReaderAhead[Any]):
                 f"{self._where}: message {sequence} of subject {found.subject!r} can't be decoded by "
                 f"decode={self._source.decode!r}: {type(error).__name__}: {error}",
                 # A function may need a service that is down.
-                is_permanent=isinstance(self._source.decode, str),
+                is_permanent=isinstance(self._source.decode, str | TypedJson),
             ) from error
         self._next = sequence + 1
         await self.put(record, self._next, len(found.data))

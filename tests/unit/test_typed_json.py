@@ -1,0 +1,216 @@
+"""JSON as classes that the user declares: what fits, what does not, and in every source that decodes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+
+import crosscut as cc
+from crosscut.connectors.http.event_source import HttpEvents
+from crosscut.connectors.http.event_stream import Event
+from crosscut.connectors.kafka import records as kafka_records
+from crosscut.connectors.nats import messages as nats_messages
+from crosscut.contracts.connectors import EndOfSplit, Wait
+from crosscut.errors import ConnectorError, SettingsError
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Payment:
+    card: str
+    amount: int
+    items: list[Item] = dataclasses.field(default_factory=list)
+    at: datetime.datetime | None = None
+
+
+class StructPayment(msgspec.Struct):
+    card: str
+    amount: int
+
+
+class ModelPayment(pydantic.BaseModel):
+    card: str
+    amount: int
+
+
+class TuplePayment(NamedTuple):
+    card: str
+    amount: int
+
+
+class DictPayment(TypedDict):
+    card: str
+    amount: int
+
+
+GOOD = '{"card": "A", "amount": 3}'
+ALL = [
+    (Payment, Payment("A", 3)),
+    (StructPayment, StructPayment("A", 3)),
+    (ModelPayment, ModelPayment(card="A", amount=3)),
+    (DictPayment, {"card": "A", "amount": 3}),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), ALL)
+def test_what_fits_becomes_an_object_of_the_class(kind: Any, expected: Any) -> None:
+    for decode in (cc.json(kind), pickle.loads(pickle.dumps(cc.json(kind)))):
+        assert decode(GOOD) == decode(GOOD.encode()) == expected
+
+
+def test_named_tuples_are_arrays_and_lists_hold_classes() -> None:
+    assert cc.json(TuplePayment)('["A", 3]') == TuplePayment("A", 3)
+    assert cc.json(list[Payment])(f"[{GOOD}]") == [Payment("A", 3)]  # type: ignore[comparison-overlap]
+
+
+def test_what_is_nested_and_dates_are_decoded_too() -> None:
+    found = cc.json(Payment)(
+        '{"card": "A", "amount": 3, "items": [{"name": "x"}], "at": "2026-01-01T00:00:00Z"}'
+    )
+    assert found.items == [Item("x")]
+    assert found.at == datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize("kind", [Payment, StructPayment, ModelPayment])
+def test_an_error_names_the_class_and_the_field(kind: type) -> None:
+    with pytest.raises(ValueError, match=rf"it is no {kind.__name__}: .*amount"):
+        cc.json(kind)('{"card": "A", "amount": "three"}')
+    with pytest.raises(ValueError, match="card"):
+        cc.json(kind)('{"amount": 3}')
+
+
+class Anything(msgspec.Struct):
+    value: Any
+
+
+@pytest.mark.parametrize("kind", [Payment, ModelPayment, Anything])
+@pytest.mark.parametrize("data", [b"\xff", b"{", b"", b'{"value": ' + b"[" * 300 + b"]" * 300 + b"}"])
+def test_what_is_no_json_or_too_deep_is_a_value_error(kind: type, data: bytes) -> None:
+    with pytest.raises(ValueError):
+        cc.json(kind)(data)
+
+
+@pytest.mark.parametrize("kind", [int, dict, 5, "Payment", lambda data: data, list[int]])
+def test_what_declares_no_fields_is_refused_at_once(kind: Any) -> None:
+    with pytest.raises(SettingsError, match="dataclass"):
+        cc.json(kind)
+
+
+def all_of(source: Any) -> list[Any]:
+    records: list[Any] = []
+    for split in source.splits(1):
+        with contextlib.closing(source.reader(split, split.start)) as reader:
+            while not isinstance(read := reader.read(100), EndOfSplit):
+                if not isinstance(read, Wait):
+                    records += read
+    return records
+
+
+def test_lines_of_files_go_the_way_of_malformed_ones(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(f'{GOOD}\n{{"card": 5, "amount": 3}}\nno json\n\n{GOOD}\n')
+    pattern = str(tmp_path / "*.jsonl")
+    with pytest.raises(ConnectorError, match=r"in\.jsonl: the line at byte 27.*no Payment.*card") as raised:
+        all_of(cc.files.read_jsonl(pattern, decode=cc.json(Payment)))
+    assert raised.value.is_permanent
+    skipping = cc.files.read_jsonl(pattern, decode=cc.json(Payment), malformed="skip")
+    assert all_of(skipping) == [Payment("A", 3)] * 2
+    marking = cc.files.read_jsonl(pattern, decode=cc.json(Payment), malformed=lambda text, error: text)
+    assert all_of(marking) == [Payment("A", 3), '{"card": 5, "amount": 3}', "no json", Payment("A", 3)]
+
+
+def test_a_function_decodes_lines_too_and_may_raise_anything(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("1\nx\n")
+    pattern = str(tmp_path / "*.jsonl")
+    source = cc.files.read_jsonl(pattern, decode=lambda line: {"1": 7}[line], malformed="skip")
+    assert all_of(source) == [7]
+    with pytest.raises(SettingsError, match="decode"):
+        cc.files.read_jsonl(pattern, decode=Payment("A", 3))  # type: ignore[arg-type]
+
+
+class Found:
+    """A message of the library, as far as decoders look at it."""
+
+    def __init__(self, data: bytes | None) -> None:
+        self._data = data
+
+    def value(self) -> bytes | None:
+        return self._data
+
+
+def test_kafka_decodes_values_and_leaves_tombstones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_records, "_values", lambda found: (one.value() for one in found))
+    decode = kafka_records.decoder(cc.json(Payment))
+    assert decode([Found(GOOD.encode()), Found(None)]) == [Payment("A", 3), None]
+    with pytest.raises(ValueError, match="amount"):
+        decode([Found(b'{"card": "A"}')])
+
+
+def test_nats_decodes_data() -> None:
+    message = nats_messages.Message("orders", GOOD.encode(), {}, 1, 0)
+    assert nats_messages.decoder(cc.json(Payment))(message) == Payment("A", 3)
+
+
+def test_events_of_http_are_decoded() -> None:
+    source = cc.http.events("http://localhost/x", replays=True, decode=cc.json(Payment))
+    assert isinstance(source, HttpEvents)
+    assert source.record(Event(GOOD, "message", "1")) == Payment("A", 3)
+    with pytest.raises(ConnectorError, match=r"crosscut\.json\(Payment\).*amount"):
+        source.record(Event('{"card": "A"}', "message", "2"))
+
+
+def test_it_is_a_function_for_map() -> None:
+    flow = cc.Flow("payments")
+    payments = flow.source(cc.items([GOOD])).map(cc.json(Payment), on_error="dead letters")
+    payments.side_output("dead letters").sink(cc.printing())
+    payments.sink(cc.printing())
+    flow.compile(1, 8)
+
+
+PROGRAM = """
+from __future__ import annotations
+import dataclasses, sys
+import cloudpickle
+import crosscut as cc
+from datetime import datetime as When
+
+@dataclasses.dataclass
+class Inner:
+    at: When
+
+@dataclasses.dataclass
+class Outer:
+    inner: Inner
+
+sys.stdout.buffer.write(cloudpickle.dumps(cc.json(Outer)))
+"""
+WORKER = """
+import sys, pickle
+decode = pickle.loads(sys.stdin.buffer.read())
+print(decode('{"inner": {"at": "2026-01-01T00:00:00"}}').inner.at.year)
+"""
+
+
+def test_classes_of_the_program_itself_are_found_in_workers_with_annotations_that_are_text() -> None:
+    pickled = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True).stdout
+    shown = subprocess.run([sys.executable, "-c", WORKER], input=pickled, capture_output=True, check=True)
+    assert shown.stdout.strip() == b"2026"
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    with pytest.raises(ConnectorError, match=r"pip install msgspec"):
+        cc.json(Payment)
