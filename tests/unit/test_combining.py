@@ -71,6 +71,7 @@ FOLDS: dict[str, tuple[Folded, Callable[[list[int]], Any]]] = {
     "min": (lambda keyed: keyed.min(value_of, emit="final"), min),
     "max": (lambda keyed: keyed.max(value_of, emit="final"), max),
     "mean": (lambda keyed: keyed.mean(value_of, emit="final"), lambda n: sum(n) / len(n)),
+    "approx_distinct": (lambda keyed: keyed.approx_distinct(value_of, emit="final"), lambda n: len(set(n))),
     "aggregate": (
         lambda keyed: keyed.aggregate(list, longer, sorted, emit="final", merge=add),
         sorted,

@@ -86,8 +86,18 @@ def test_updates_of_an_extreme_and_a_mean_come_with_each_record(tmp_path: Path) 
     ]  # fmt: skip
 
 
+def test_updates_of_a_list_and_of_a_distinct_count_come_with_each_record(tmp_path: Path) -> None:
+    words = ["a", "b", "a"]
+    assert results(lambda stream: stream.key_by(len).collect_list(), words, tmp_path / "list") == [
+        (1, ["a", "b", "a"]), (1, ["a", "b"]), (1, ["a"])
+    ]  # fmt: skip
+    assert results(lambda stream: stream.key_by(len).approx_distinct(), words, tmp_path / "distinct") == [
+        (1, 1), (1, 2), (1, 2)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("window", [cc.tumbling("2s"), cc.session("500ms")], ids=["tumbling", "session"])
-@pytest.mark.parametrize("name", ["min", "max", "mean", "sum"])
+@pytest.mark.parametrize("name", ["min", "max", "mean", "sum", "collect_list", "approx_distinct"])
 def test_windows_have_them_too(name: str, window: Any, tmp_path: Path) -> None:
     """Records of a session that come in the wrong order make sessions that are merged later."""
     records = [PAYMENTS[number] for number in Random(4).sample(range(20), 20)]
@@ -100,9 +110,18 @@ def test_windows_have_them_too(name: str, window: Any, tmp_path: Path) -> None:
     for one in PAYMENTS:
         # They are 400 ms apart: all of one session.
         spans.setdefault(one.at // 2_000 if window == cc.tumbling("2s") else 0, []).append(one.amount)
-    fold: Any = {"min": min, "max": max, "sum": sum, "mean": lambda n: sum(n) / len(n)}[name]
-    found = results(build, records, tmp_path)
-    assert sorted(one.value for one in found) == sorted(fold(amounts) for amounts in spans.values())
+    fold: Any = {
+        "min": min,
+        "max": max,
+        "sum": sum,
+        "mean": lambda n: sum(n) / len(n),
+        "collect_list": sorted,
+        "approx_distinct": lambda n: len(set(n)),
+    }[name]
+    values = [one.value for one in results(build, records, tmp_path)]
+    if name == "collect_list":
+        values = list(map(sorted, values))
+    assert sorted(values) == sorted(fold(amounts) for amounts in spans.values())
 
 
 def test_settings_are_arguments_of_start_too() -> None:

@@ -31,7 +31,7 @@ from crosscut.flow.windowed_stream import WindowedStream, windowed
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
 from crosscut.graph.joins import How, LatestHow
-from crosscut.graph.ready_folds import ReadyFold, extreme_of, mean_of
+from crosscut.graph.ready_folds import ReadyFold, distinct_of, extreme_of, list_of, mean_of
 from crosscut.graph.specs import (
     AggregateSpec,
     CountSpec,
@@ -130,6 +130,46 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         """Give the mean of `function(record)`, of the field of that name, or of the records, for each key."""
         chosen = self._chosen("mean", function)
         return self._folded("mean", mean_of(chosen), emit, on_error)
+
+    def collect_list(
+        self,
+        function: Callable[[Record], Any] | str | None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[Key, list[Any]]]:
+        """Keep the list of `function(record)`, of the field of that name, or of the records, for each key.
+
+        It has the order in which the records came, and never shrinks: use it for keys with few records, in
+        windows, or keep what you need in a process. With `emit="updates"` each record emits the whole list.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> clicks = cc.Flow("visits").source(cc.items([("ada", "/"), ("bob", "/"), ("ada", "/shop")]))
+            >>> pages = clicks.key_by(lambda click: click[0]).collect_list(lambda click: click[1])
+        """
+        chosen = self._chosen("collect_list", function)
+        return self._folded("collect_list", list_of(chosen), emit, on_error)
+
+    def approx_distinct(
+        self,
+        function: Callable[[Record], Any] | str | None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[Key, int]]:
+        """Count the distinct `function(record)`, fields of that name, or records of each key, about.
+
+        Exact up to 256; then the standard error is 1.6 %, and the state takes 4 KiB a key. Values are what
+        can be a key: int, str, bytes, bool, None or a tuple of those.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> views = cc.Flow("visitors").source(cc.items([("/", "ada"), ("/", "bob"), ("/", "ada")]))
+            >>> visitors = views.key_by(lambda view: view[0]).approx_distinct(lambda view: view[1])
+        """
+        chosen = self._chosen("approx_distinct", function)
+        return self._folded("approx_distinct", distinct_of(chosen), emit, on_error)
 
     def _chosen(self, kind: str, function: Callable[[Record], Any] | str | None) -> Callable[[Any], Any]:
         return _itself if function is None else _field_or_function(self._draft, kind, function)

@@ -33,7 +33,7 @@ from crosscut.flow.arguments import (
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
-from crosscut.graph.ready_folds import extreme_of, mean_of
+from crosscut.graph.ready_folds import distinct_of, extreme_of, list_of, mean_of
 from crosscut.graph.windows import (
     AggregateFold,
     CountFold,
@@ -102,6 +102,21 @@ class WindowedStream(Generic[Key, Record]):
     def mean(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
         """Give the mean of `function(record)`, of the field of that name, or of the records."""
         return self._then(AggregateFold(*mean_of(self._chosen(function))))
+
+    def collect_list(
+        self, function: Callable[[Record], Any] | str | None = None
+    ) -> Stream[Windowed[Key, list[Any]]]:
+        """Keep the list of `function(record)`, of the field of that name, or of the records, as they came."""
+        return self._then(AggregateFold(*list_of(self._chosen(function))))
+
+    def approx_distinct(
+        self, function: Callable[[Record], Any] | str | None = None
+    ) -> Stream[Windowed[Key, int]]:
+        """Count the distinct `function(record)`, fields of that name, or records, about.
+
+        See `KeyedStream.approx_distinct`.
+        """
+        return self._then(AggregateFold(*distinct_of(self._chosen(function))))
 
     def reduce(self, function: Callable[[Record, Record], Record]) -> Stream[Windowed[Key, Record]]:
         """Combine the records of each window: `function(value so far, record)` is the next value.

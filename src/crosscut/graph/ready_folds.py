@@ -1,4 +1,4 @@
-"""Minimum, maximum and mean as accumulators: what `aggregate` takes."""
+"""Aggregates that have a method of their own, as accumulators: what `aggregate` takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+
+from crosscut.graph.distinct import AddDistinct, distinct_count, merge_distinct
 
 
 class ReadyFold(NamedTuple):
@@ -28,6 +30,32 @@ def extreme_of(choose: Callable[..., Any], function: Callable[[Any], Any]) -> Re
 def mean_of(function: Callable[[Any], Any]) -> ReadyFold:
     """Return the fold of the mean of `function(record)`. Its accumulator is the count and the sum."""
     return ReadyFold(partial(tuple, (0, 0)), AddToMean(function), mean, merge_means)
+
+
+def list_of(function: Callable[[Any], Any]) -> ReadyFold:
+    """Return the fold of the list of all `function(record)`. It emits a copy: the list goes on growing."""
+    return ReadyFold(list, AddToList(function), list, merge_lists)
+
+
+def distinct_of(function: Callable[[Any], Any]) -> ReadyFold:
+    """Return the fold of how many distinct `function(record)` there are, about."""
+    return ReadyFold(set, AddDistinct(function), distinct_count, merge_distinct)
+
+
+@dataclass(frozen=True, slots=True)
+class AddToList:
+    """Appends `function(record)`."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, accumulator: list[Any], record: Any) -> list[Any]:
+        accumulator.append(self.function(record))
+        return accumulator
+
+
+def merge_lists(one: list[Any], other: list[Any]) -> list[Any]:
+    """Return the list of the records of both."""
+    return one + other
 
 
 @dataclass(frozen=True, slots=True)
