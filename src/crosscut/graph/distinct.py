@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from crosscut.errors import FlowError
 from crosscut.foundation.keys import stable_hash
 
 EXACT_MAX = 256
@@ -35,13 +36,18 @@ class AddDistinct:
     """Adds `function(record)`.
 
     Raises:
-        FlowError: That can't be a key.
+        TypeError: That can't be a key.
     """
 
     function: Callable[[Any], Any]
 
     def __call__(self, sketch: Sketch, record: Any) -> Sketch:
-        found = stable_hash(self.function(record))
+        value = self.function(record)
+        try:
+            found = stable_hash(value)
+        except FlowError as error:
+            # As user code would: the record is to blame, and may become a dead letter.
+            raise TypeError(f"approx_distinct counts what can be a key: {error}") from None
         if isinstance(sketch, set):
             sketch.add(found)
             return sketch if len(sketch) <= EXACT_MAX else _registers(sketch)
