@@ -124,6 +124,26 @@ def test_windows_have_them_too(name: str, window: Any, tmp_path: Path) -> None:
     assert sorted(values) == sorted(fold(amounts) for amounts in spans.values())
 
 
+def test_records_without_a_timestamp_go_to_the_dead_letters_and_windows_close_without_them(
+    tmp_path: Path,
+) -> None:
+    records: list[Any] = [{"at": number * 500} for number in range(8)]
+    records[3:3] = [{"at": "noon"}, {}]
+
+    def build(stream: Any) -> Any:
+        timed = stream.assign_timestamps(lambda one: one["at"], on_error="dead letters").named("times")
+        letters = timed.side_output("dead letters").map(lambda letter: (letter.operator, letter.error))
+        letters.sink(cc.files.jsonl(tmp_path / "letters"))
+        return timed.key_by(lambda _: "all").window(cc.tumbling("1s")).count()
+
+    found = results(build, records, tmp_path)
+    assert [(one.start, one.value) for one in found] == [(0, 2), (1_000, 2), (2_000, 2), (3_000, 2)]
+    written = "".join(path.read_text() for path in (tmp_path / "letters").glob("*.jsonl"))
+    assert sorted(written.splitlines())[0].startswith('["times","KeyError')
+    assert "noon" in sorted(written.splitlines())[1]
+    assert len(written.splitlines()) == 2
+
+
 def test_settings_are_arguments_of_start_too() -> None:
     given = cc.Settings(parallelism=2)
     assert settings_with(None, {}) == cc.Settings()

@@ -20,8 +20,9 @@ from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.foundation.keys import KeyRouter
 from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 from crosscut.graph.explain import explained
-from crosscut.graph.specs import Partitioning, SideOutput
+from crosscut.graph.specs import AssignTimestampsSpec, Partitioning, SideOutput
 from crosscut.operators.course import Course
+from crosscut.operators.dead_letters import AttemptedTimestamps
 from crosscut.operators.keyed import Aggregate
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
@@ -899,3 +900,53 @@ def test_a_slice_that_is_over_before_the_first_record_leaves_all_of_them() -> No
     times.course = Over()
     assert not times.process(Batch([3, 5])).records
     assert times.course.rest is not None and times.course.rest.records == [3, 5]
+
+
+# Records without a time.
+
+
+def test_a_record_without_a_time_is_a_dead_letter_and_moves_no_watermark() -> None:
+    sides = Sides("times", ["dead letters"])
+    spec = AssignTimestampsSpec(lambda record: record["at"], 1_000, on_error="dead letters")
+    operator = AttemptedTimestamps("times", spec, sides)
+    operator.begin((), None)
+    made = operator.process(Batch([{"at": 5_000}, {"at": "noon"}, {}, {"at": 10**18}, {"at": 4_000}]))
+    assert shown(made) == ([{"at": 5_000}, {"at": 4_000}], None, [5_000, 4_000], 4_000, None)
+    ((output, letters),) = sides.take()
+    assert output == SideOutput("times", "dead letters")
+    assert [one.record for one in letters.records] == [{"at": "noon"}, {}, {"at": 10**18}]
+    assert letters.timestamps is None
+    assert shown(operator.process(Batch([{}]))) == ([], None, None, None, None)
+
+
+def test_dead_letters_of_a_second_time_have_the_first_one_and_its_watermark() -> None:
+    emitted: list[Batch] = []
+    aside: list[Batch] = []
+    spec = AssignTimestampsSpec(lambda record: record, on_error="dead letters")
+    operator = AttemptedTimestamps("times", spec, Sides("times", ["dead letters"]))
+    operator.begin((), None)
+    chain = Chain([operator], emitted.append, lambda batch, _: aside.append(batch), has_event_time=True)
+    chain.begin(100)
+    chain.process(Batch([7, None], None, [100, 200], 150))
+    assert [shown(batch) for batch in emitted] == [([7], None, [7], 7, None)]
+    assert [(batch.timestamps, batch.watermark) for batch in aside] == [([200], None), (None, 150)]
+
+
+def test_a_flow_tells_letters_with_times_from_those_without() -> None:
+    def flow_of(use: Callable[[cc.Stream[Any], cc.Stream[Any]], Any]) -> cc.Flow:
+        flow = cc.Flow("times")
+        timed = flow.source(cc.items([1])).assign_timestamps(lambda one: one, on_error="dead letters")
+        use(timed.named("times"), timed.side_output("dead letters"))
+        return flow
+
+    def apart(timed: cc.Stream[Any], letters: cc.Stream[Any]) -> None:
+        timed.sink(cc.printing())
+        letters.map(str).named("letters").sink(cc.printing())
+
+    graph = flow_of(apart).compile(1, 8)
+    has_time = {vertex.vertex_id: vertex.has_event_time for vertex in graph.vertices}
+    assert has_time == {"1-source": True, "letters": False}
+    with pytest.raises(FlowError, match="records of 'times' have timestamps, those of 'times' have none"):
+        flow_of(lambda timed, letters: timed.union(letters).sink(cc.printing())).compile(1, 8)
+    with pytest.raises(FlowError, match=r"leads nowhere|side output"):
+        flow_of(lambda timed, _: timed.sink(cc.printing())).compile(1, 8)

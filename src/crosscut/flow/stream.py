@@ -257,6 +257,7 @@ class Stream(SideOutputs, Generic[Record]):
         idle_after: Duration | None = None,
         align_within: Duration | None = None,
         align_group: str = "",
+        on_error: OnError = "fail",
     ) -> Stream[Record]:
         """Say when each record happened: timers and windows go by it, whenever it comes.
 
@@ -274,6 +275,8 @@ class Stream(SideOutputs, Generic[Record]):
                 source than that, so that windows and joins don't fill with what can't be finished yet. Needs
                 `idle_after`. None: each is read as fast as it goes.
             align_group: All sources with the same name here wait for each other.
+            on_error: See `map`. Something that can't be a timestamp is an error, too. What goes to the side
+                output has the timestamp that it came with, if it had one.
 
         Raises:
             FlowError: An argument is not as described.
@@ -296,6 +299,7 @@ class Stream(SideOutputs, Generic[Record]):
             self._least_one(kind, "idle_after", idle_after),
             self._least_one(kind, "align_within", align_within),
             align_group,
+            on_error=_on_error(self._draft, kind, on_error),
         )
         return self._then(kind, spec)
 

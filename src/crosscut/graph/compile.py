@@ -139,7 +139,7 @@ def compiled(name: str, nodes: Sequence[OperatorNode], parallelism: int, max_par
         replace(
             vertex,
             has_event_time=vertex.chain[-1].uid in timed,
-            untimed=tuple(node.uid for node in vertex.chain if node.uid not in timed),
+            untimed=tuple(node.uid for node in vertex.chain if not _sets_aside_with_times(node, timed)),
         )
         for vertex in _chained(nodes, consumers, parallelism)
     )
@@ -191,6 +191,13 @@ def _check(
                 f"go on with .{hint} or remove the operator",
                 operator=node.uid,
             )
+
+
+def _sets_aside_with_times(node: OperatorNode, timed: frozenset[str]) -> bool:
+    """Whether the side outputs of an operator have timestamps; of `assign_timestamps`, those that came."""
+    if isinstance(node.spec, AssignTimestampsSpec):
+        return any(read.uid in timed for read in node.inputs)
+    return node.uid in timed
 
 
 def _promised_aside(spec: OperatorSpec) -> tuple[str, ...]:

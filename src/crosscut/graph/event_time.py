@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.contracts.process import EVENT_TIMERS, TIMERS
 from crosscut.contracts.windows import CountWindow, Early, GlobalWindow
 from crosscut.errors import FlowError
 from crosscut.graph.joins import IntervalJoinSpec, WindowJoinSpec
-from crosscut.graph.specs import AssignTimestampsSpec, OperatorNode, OperatorSpec
+from crosscut.graph.specs import AssignTimestampsSpec, Input, OperatorNode, OperatorSpec
 from crosscut.graph.windows import WindowSpec
 
 
@@ -24,16 +25,24 @@ def timed_operators(name: str, nodes: Sequence[OperatorNode]) -> frozenset[str]:
             its records don't have.
     """
     timed: set[str] = set()
+    by_uid = {node.uid: node for node in nodes}
+
+    def is_timed(read: Input) -> bool:
+        one = by_uid[read.uid]
+        if read.output == DEAD_LETTERS and isinstance(one.spec, AssignTimestampsSpec):
+            # What can't be given a time has the one that it came with.
+            return any(map(is_timed, one.inputs))
+        return read.uid in timed
+
     for node in nodes:
-        is_assigned = isinstance(node.spec, AssignTimestampsSpec)
-        if is_assigned or any(read.uid in timed for read in node.inputs):
+        if isinstance(node.spec, AssignTimestampsSpec) or any(map(is_timed, node.inputs)):
             timed.add(node.uid)
     for node in nodes:
         if isinstance(node.spec, AssignTimestampsSpec):
             continue
-        without = [read.uid for read in node.inputs if read.uid not in timed]
+        without = [read.uid for read in node.inputs if not is_timed(read)]
         if without and node.uid in timed:
-            having = next(read.uid for read in node.inputs if read.uid in timed)
+            having = next(read.uid for read in node.inputs if is_timed(read))
             raise FlowError(
                 f"flow {name!r}, operator {node.uid!r}: records of {having!r} have timestamps, those of "
                 f"{without[0]!r} have none: call assign_timestamps on both streams before they meet, or on "

@@ -112,6 +112,7 @@ class AssignTimestampsSpec:
     align_within_ms: int | None = None
     align_group: str = ""
     hold: WatermarkHold | None = None
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from crosscut.operators.dead_letters import (
     AttemptedKeys,
     AttemptedProcess,
     AttemptedSplit,
+    AttemptedTimestamps,
     Attempts,
     filtering,
     flat_mapping,
@@ -197,6 +198,8 @@ def _attempting(node: OperatorNode, state: KeyedState | None, sides: Sides) -> O
             return Attempts(node.uid, only_calling(function), sides)
         case SplitSpec(predicates, has_rest):
             return AttemptedSplit(node.uid, predicates, sides, has_rest=has_rest)
+        case AssignTimestampsSpec() as spec:
+            return AttemptedTimestamps(node.uid, spec, sides)
         case KeyBySpec(function, keys_only):
             return AttemptedKeys(node.uid, function, sides, keys_only=keys_only)
         case SumSpec(function, emit):

@@ -19,12 +19,14 @@ from crosscut.errors import CrosscutError, InternalError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.callables import several
 from crosscut.foundation.keys import encoded_key
-from crosscut.graph.specs import Emit
+from crosscut.foundation.timestamps import as_timestamp
+from crosscut.graph.specs import AssignTimestampsSpec, Emit
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.operators.operator import Operator, text_of, traceback_of
 from crosscut.operators.process import OnTimer, Process
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Split
+from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.state.encoding import owned_copy
 from crosscut.state.keyed import KeyedState
 
@@ -165,6 +167,29 @@ class AttemptedSplit(Split):
                 if timestamps is not None and timestamp is not None:
                     timestamps.append(timestamp)
         return Batch(rest, None, timestamps)
+
+
+class AttemptedTimestamps(AssignTimestamps):
+    """assign_timestamps: a record without a timestamp is a dead letter, and moves no watermark."""
+
+    def __init__(self, uid: str, spec: AssignTimestampsSpec, sides: Sides) -> None:
+        super().__init__(uid, spec.function, spec.out_of_orderness_ms, spec.idle_after_ms, spec.hold)
+        self.sides = self._letters = sides
+
+    def process(self, batch: Batch) -> Batch:
+        records: list[Any] = []
+        timestamps: list[int] = []
+        function = self._function
+        with self.over(batch) as remaining:
+            for record, timestamp in zip(remaining, _times(batch), strict=False):
+                try:
+                    found = as_timestamp(function(record))
+                except Exception as error:  # noqa: BLE001 - user code may raise anything
+                    set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
+                    continue
+                records.append(record)
+                timestamps.append(found)
+        return self._stamped(Batch(records, None, timestamps), timestamps) if records else Batch([])
 
 
 class AttemptedKeys(Operator):

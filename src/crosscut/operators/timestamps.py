@@ -223,7 +223,10 @@ class AssignTimestamps(Operator):
         if not is_plain or min(timestamps) < TIMESTAMP_MIN or max(timestamps) > TIMESTAMP_MAX:
             timestamps = self._converted(timestamps, batch.records)
         self.taken_count += len(batch)
-        made = Batch(batch.records, batch.keys, timestamps)
+        return self._stamped(Batch(batch.records, batch.keys, timestamps), timestamps)
+
+    def _stamped(self, made: Batch, timestamps: list[int]) -> Batch:
+        """Return `made`, whose records have these times, with the watermark after them."""
         if self._hold is not None:
             return made
         # A watermark is a time as well.

@@ -105,8 +105,8 @@ def _vertex(vertex: Vertex, uid: str, source: Source[Any], *, writes: bool, hold
                 return SinkSpec(Discarding())
             case ForEachSpec() if not writes:
                 return ForEachSpec(_ignored)
-            case AssignTimestampsSpec(function):
-                return AssignTimestampsSpec(function, hold=hold)
+            case AssignTimestampsSpec(function, on_error=on_error):
+                return AssignTimestampsSpec(function, hold=hold, on_error=on_error)
             case AsyncMapSpec(kind="rate_limit"):
                 return MapSpec(_same)
             case spec:

@@ -359,8 +359,10 @@ class Chain:
                     made = due
             elif batch.has_news and isinstance(operator, AsyncMap) and operator.is_calling:
                 operator.hold(batch.take_news())
-            elif batch.has_news and operator.passes_watermarks:
-                made = Batch(made.records, made.keys, made.timestamps, batch.watermark, idle=batch.idle)
+            elif batch.has_news:
+                if operator.passes_watermarks:
+                    made = Batch(made.records, made.keys, made.timestamps, batch.watermark, idle=batch.idle)
+                # Also of `assign_timestamps`: what it sets aside has the times that it came with.
                 self._tell_aside(operator, batch)
             if not made.records and not made.has_news:
                 return
