@@ -288,7 +288,7 @@ def windows_of(window: Window, records: list[Any]) -> set[tuple[Any, int, int]]:
     assert isinstance(window, Tumbling | Sliding)
     every = window.every_ms if isinstance(window, Sliding) else window.size_ms
     for key, time, _, _ in records:
-        for start in range(-10 * every, time + 1, every):
+        for start in range(window.offset_ms - 10 * every, time + 1, every):
             if start <= time < start + window.size_ms:
                 found.add((key, start, start + window.size_ms))
     return found

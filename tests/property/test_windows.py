@@ -196,7 +196,7 @@ class Naive:
         every = window.every_ms if isinstance(window, Sliding) else window.size_ms
         starts = [
             start
-            for start in range(-20 * every, time + 1, every)
+            for start in range(window.offset_ms - 20 * every, time + 1, every)
             if start <= time < start + window.size_ms
             and start + window.size_ms + self.case.lateness_ms > self.watermark
         ]

@@ -13,8 +13,13 @@ from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.state.keyed import KeyedState
 
 WINDOWS = st.one_of(
-    st.builds(Tumbling, st.integers(1, 8)),
-    st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda two: Sliding(max(two), min(two))),
+    st.builds(lambda size, offset: Tumbling(size, offset % size), st.integers(1, 8), st.integers(0, 7)),
+    st.builds(
+        lambda one, other, offset: Sliding(max(one, other), min(one, other), offset % min(one, other)),
+        st.integers(1, 8),
+        st.integers(1, 8),
+        st.integers(0, 7),
+    ),
     st.builds(Session, st.integers(1, 8)),
 )
 

@@ -74,6 +74,9 @@ def compiled(make: Callable[[cc.Flow], cc.Stream[Any]]) -> JobGraph:
             "put each record into 2,592,000 windows",
         ),
         (lambda: cc.sliding("1m", every=0), "sliding: every=0: expected a duration such as"),
+        (lambda: cc.tumbling("1d", offset="1d"), "tumbling: offset='1d': expected less than size"),
+        (lambda: cc.sliding("1h", every="1m", offset="2m"), "sliding: offset='2m': expected less than every"),
+        (lambda: cc.tumbling("1d", offset=-1), "tumbling: offset=-1: expected a duration such as"),
         (lambda: cc.count_window(0), "count_window: n=0: expected a whole number, at least 1"),
         (lambda: cc.count_window(True), "count_window: n=True: expected a whole number, at least 1"),
         (lambda: cc.on_count(1.5), "on_count: n=1.5: expected a whole number, at least 1"),  # type: ignore[arg-type]
@@ -206,6 +209,8 @@ def test_what_a_window_is_belongs_to_the_flow_and_how_long_it_waits_does_not() -
     minute = fingerprint(cc.tumbling("1m"))
     assert fingerprint(cc.tumbling("60s"), allowed_lateness="1h") == minute
     assert fingerprint(cc.tumbling("2m")) != minute
+    assert fingerprint(cc.tumbling("1m", offset="1s")) != minute
+    assert fingerprint(cc.tumbling("1m", offset=0)) == minute
     assert fingerprint(cc.tumbling("1m"), trigger=cc.on_count(3)) != minute
 
 
@@ -337,6 +342,19 @@ def test_a_record_at_the_end_of_a_window_belongs_to_the_next_one() -> None:
     operator.process(Batch([1, 2, 4], ["a"] * 3, [0, 9, 10]))
     found = [one for batch in advanced(operator, END_OF_TIME) for one in batch.records]
     assert found == [cc.Windowed("a", 0, 10, 3), cc.Windowed("a", 10, 20, 4)]
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["plain", "with a trigger"])
+def test_a_day_with_an_offset_begins_so_much_after_midnight(is_early: bool) -> None:
+    hour = 3_600_000
+    window, trigger = cc.tumbling("1d", offset="6h"), cc.on_count(99) if is_early else None
+    state = window_state(window)
+    operator = window_operator("w", state, folding(SumFold(abs)), window, trigger)
+    operator.process(Batch([1, 2, 4, 8], ["a"] * 4, [-hour, 6 * hour - 1, 6 * hour, 30 * hour - 1]))
+    found = [one for batch in advanced(operator, END_OF_TIME) for one in batch.records]
+    assert found == [
+        cc.Windowed("a", -18 * hour, 6 * hour, 3), cc.Windowed("a", 6 * hour, 30 * hour, 12)
+    ]  # fmt: skip
 
 
 def test_records_without_time_stay_without_where_windows_count() -> None:

@@ -48,13 +48,14 @@ class Tumbling:
     """See `tumbling`."""
 
     size_ms: int
+    offset_ms: int = 0
 
     def __str__(self) -> str:
-        return f"tumbling {self.size_ms} ms"
+        return f"tumbling {self.size_ms} ms{_shown_offset(self.offset_ms)}"
 
     def starts(self, time: int) -> Sequence[int]:
         """Return where the window begins that holds `time`."""
-        return (time - time % self.size_ms,)
+        return (time - (time - self.offset_ms) % self.size_ms,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,15 @@ class Sliding:
 
     size_ms: int
     every_ms: int
+    offset_ms: int = 0
 
     def __str__(self) -> str:
-        return f"sliding {self.size_ms} ms every {self.every_ms} ms"
+        return f"sliding {self.size_ms} ms every {self.every_ms} ms{_shown_offset(self.offset_ms)}"
 
     def starts(self, time: int) -> Sequence[int]:
         """Return where the windows begin that hold `time`, the latest first."""
-        return range(time - time % self.every_ms, time - self.size_ms, -self.every_ms)
+        last = time - (time - self.offset_ms) % self.every_ms
+        return range(last, time - self.size_ms, -self.every_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +133,26 @@ class Early:
 Trigger = OnCount | Early
 
 
-def tumbling(size: Duration) -> Tumbling:
+def tumbling(size: Duration, *, offset: Duration = 0) -> Tumbling:
     """Return windows that follow each other without a gap; every record is in one of them.
 
     Args:
         size: A duration of at least a millisecond. Windows begin at the multiples of it, since 1970 in UTC.
+        offset: They begin so much later: `tumbling("1d", offset="6h")` is a day from 6:00 to 6:00 UTC. Less
+            than `size`.
 
     Raises:
-        FlowError: `size` is none.
+        FlowError: One of them is no such duration.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> days_in_new_york_without_daylight_saving = cc.tumbling("1d", offset="5h")
     """
-    return Tumbling(whole_ms(size, "tumbling: size", at_least=1))
+    size_ms = whole_ms(size, "tumbling: size", at_least=1)
+    return Tumbling(size_ms, _offset_ms(offset, "tumbling", size_ms, "size"))
 
 
-def sliding(size: Duration, *, every: Duration) -> Sliding:
+def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Sliding:
     """Return windows that overlap: one of `size` begins at each multiple of `every`.
 
     A record is in `size / every` windows, at most 100,000, and costs as much as so many records.
@@ -150,6 +160,7 @@ def sliding(size: Duration, *, every: Duration) -> Sliding:
     Args:
         size: A duration of at least a millisecond.
         every: Likewise, at most `size`: between the windows records would be lost.
+        offset: Windows begin so much later than those multiples; less than `every`.
 
     Raises:
         FlowError: One of them is no such duration.
@@ -167,7 +178,7 @@ def sliding(size: Duration, *, every: Duration) -> Sliding:
             f"as much as so many records; expected at most {WINDOWS_MAX:,}: let windows begin less often, or "
             f"keep a running value in a process"
         )
-    return Sliding(size_ms, every_ms)
+    return Sliding(size_ms, every_ms, _offset_ms(offset, "sliding", every_ms, "every"))
 
 
 def session(gap: Duration) -> Session:
@@ -240,6 +251,17 @@ def whole_ms(value: Duration, name: str, *, at_least: int = 0) -> int:
     if found != int(found):
         raise FlowError(f"{name}={value!r}: expected whole milliseconds")
     return int(found)
+
+
+def _offset_ms(offset: Duration, window: str, period_ms: int, period: str) -> int:
+    offset_ms = whole_ms(offset, f"{window}: offset")
+    if offset_ms >= period_ms:
+        raise FlowError(f"{window}: offset={offset!r}: expected less than {period}, after which they repeat")
+    return offset_ms
+
+
+def _shown_offset(offset_ms: int) -> str:
+    return f" from {offset_ms} ms" if offset_ms else ""
 
 
 def _whole(value: object, name: str) -> int:

@@ -133,9 +133,9 @@ class AlignedWindows(WindowOperator):
 
     def _take_punctual(self, batch: Batch, keys: list[Any], times: list[int], first: int) -> None:
         """Take records of open tumbling windows, of which `first` is the earliest."""
-        size_ms = self._size_ms
+        size_ms, offset_ms = self._size_ms, self._window.offset_ms
         is_one = max(times) < first + size_ms
-        starts = repeat(first) if is_one else [time - time % size_ms for time in times]
+        starts = repeat(first) if is_one else [time - (time - offset_ms) % size_ms for time in times]
         values = self._open.table.values
         get = values.get
         if self._folding.counts:
