@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from tests.proof.stores import at, checkpoint, opened
 
 import crosscut as cc
 from bench.files import SINKS
@@ -33,7 +34,6 @@ from crosscut.host.interpreter_lock import WORKER_SWITCH_US, Sharing, let_thread
 from crosscut.state.rocksdb.database import FileContent
 from crosscut.store import open_store
 from crosscut.testing.sinks import open_writer, permit, prepare
-from crosscut.testing.stores import at, checkpoint, opened
 from crosscut.worker.spill_files import DiskSpace
 
 TASK = TaskId(VertexId("counts"), 0)

@@ -41,7 +41,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot
 from crosscut.store.log import StoredLog
-from crosscut.testing.stores import MemoryFiles
+from crosscut.testing.simulator.memory_files import MemoryFiles
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 
 T = TypeVar("T")

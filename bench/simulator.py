@@ -8,9 +8,10 @@ import logging
 import time
 from collections import Counter
 
-from crosscut.testing.simulator.graphs import GRAPHS
+from tests.proof.worlds.graphs import GRAPHS
+from tests.proof.worlds.shrinking import live
+
 from crosscut.testing.simulator.options import SIZES, Size, options_of
-from crosscut.testing.simulator.shrink import live
 
 
 def measured(size: Size, seed_count: int) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.proof.stores import checkpoint, claim, numbered, opened
 
 import crosscut as cc
 from crosscut.errors import StoreError
@@ -21,7 +22,6 @@ from crosscut.store.objects import ObjectFiles
 from crosscut.testing.proxy import Storm, TcpProxy, Way
 from crosscut.testing.s3 import S3Server
 from crosscut.testing.sinks import SinkTarget, check_random_lives
-from crosscut.testing.stores import checkpoint, claim, numbered, opened
 
 
 @pytest.fixture

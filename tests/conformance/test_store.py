@@ -6,12 +6,13 @@ import secrets
 from pathlib import Path
 
 import pytest
+from tests.proof.stores import StoreConformance
 
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.log_key import LogKey
 from crosscut.store.objects import ObjectFiles
 from crosscut.testing.s3 import S3Server
-from crosscut.testing.stores import MemoryFiles, StoreConformance
+from crosscut.testing.simulator.memory_files import MemoryFiles
 
 
 class TestLocalDirectory(StoreConformance):

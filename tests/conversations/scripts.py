@@ -12,8 +12,8 @@ from tests.conversations.stage import Stage, Times, stage
 
 from crosscut.flow.stream import Stream
 from crosscut.foundation.keys import key_group, owner_of_group
-from crosscut.testing.simulator.graphs import MAX_PARALLELISM
 from crosscut.testing.simulator.options import FaultKind, Moment, PlannedFault
+from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM
 
 Source = Callable[[str], Stream]
 Sink = Callable[[Stream], object]

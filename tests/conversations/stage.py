@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tests.proof.worlds.graphs import Graph
+
 from crosscut.contracts.connectors import JSON, EndOfSplit, Split, SplitReader, Wait
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.testing.simulator.clock import Action, Clock
-from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options, PlannedFault, options_of
 from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM, SimulatedJob
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.worker import WorkerProcess

@@ -22,6 +22,8 @@ from pyspark.sql import SparkSession
 import crosscut as cc
 from crosscut.spark.cluster.java import find_java
 
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+
 COUNT, STRAGGLES_AT, WAITS_AT = 10_000, 3_000, 7_000
 
 QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -86,7 +88,7 @@ def session_on(master: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
         .config("spark.executor.memory", "512m")
         .config("spark.driver.extraJavaOptions", QUICK_TO_START)
         .config("spark.executor.extraJavaOptions", QUICK_TO_START)
-        .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
+        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, (HERE, ROOT))))
     )
     # A `local-cluster` starts its executors with it, too.
     with find_java().launch_home() as java_home:

@@ -18,10 +18,10 @@ from typing import Any
 
 from clustered import COMES_AND_GOES, COPIES_STRAGGLERS, session_on
 from jobs import DEADLINE_S, PATIENT, NumberedJob, added, key_of, nothing, record
+from tests.proof.flows import Description, built_flow, drawn_flow, expected_output, source_records
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
-from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
 
 COUNT, SPLITS = 6_000, 3
 SHARES = 20

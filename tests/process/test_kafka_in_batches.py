@@ -18,10 +18,10 @@ pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from kafka_jobs import Feed, KafkaDriver, check_prefix, counting, numbers
 from spark_kafka_jobs import lines, run
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 from crosscut.events import EngineSwitched
 from crosscut.protocol.effects import EndJob
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.kafka import KafkaBroker
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 from jobs import DEADLINE_S
+from tests.proof.stores import StoreConformance, at
 
 from crosscut.protocol.log.segments import claim_of
 from crosscut.store import open_store
-from crosscut.testing.stores import StoreConformance, at
 
 APPENDER = """
 import sys
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store import open_store
-from crosscut.testing.stores import at, checkpoint, opened
+from tests.proof.stores import at, checkpoint, opened
 
 store = open_store(sys.argv[1])
 store.append(at(0), opened(1))
@@ -41,7 +41,7 @@ RACER = """
 import sys
 from crosscut.protocol.log.writer import Appended, Taken
 from crosscut.store import open_store
-from crosscut.testing.stores import at, claim, opened
+from tests.proof.stores import at, claim, opened
 
 store = open_store(sys.argv[1])
 print("ready", flush=True)
@@ -60,7 +60,7 @@ from crosscut.errors import StoreError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.log.writer import Appended
 from crosscut.store import open_store
-from crosscut.testing.stores import at, checkpoint, opened, refused
+from tests.proof.stores import at, checkpoint, opened, refused
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = open_store(sys.argv[1])
@@ -83,7 +83,7 @@ NO_PERMISSION = """
 import os, sys
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.store import open_store
-from crosscut.testing.stores import at, checkpoint, opened, refused
+from tests.proof.stores import at, checkpoint, opened, refused
 
 if os.getuid() == 0:
     os.setgroups([])

@@ -17,6 +17,8 @@ from standalone import executors_of
 from switched import SHARES, Stretch, Switched, command
 from watching import Watcher
 
+ROOT = Path(__file__).parents[2]
+
 
 class Wandering:
     """A job, the driver that it has now, and a watcher that reads the output whenever something is awaited.
@@ -53,7 +55,7 @@ class Wandering:
         with self._said.open("wb") as said, self._errors.open("wb") as errors:
             self._driver = subprocess.Popen(
                 command(self._job, master, stretches),
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
                 stdout=said,
                 stderr=errors,
                 start_new_session=True,

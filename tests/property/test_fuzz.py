@@ -1,4 +1,4 @@
-"""Some thousands of hostile inputs; `python -m crosscut.testing.fuzz` throws as many as one likes."""
+"""Some thousands of hostile inputs; `python -m tests.proof.fuzz` throws as many as one likes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof import fuzz
+from tests.proof.fuzz import Breach
 
 from crosscut.errors import WireError
 from crosscut.net import connections
 from crosscut.net.connections import AcceptingSide
-from crosscut.testing import fuzz
-from crosscut.testing.fuzz import Breach
 from crosscut.wire import frames
 from crosscut.wire.handshake import Proven, Role, ServerHandshake
 from crosscut.wire.sealing import FrameSeals

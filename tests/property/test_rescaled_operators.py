@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof.flows import functions, processes
+from tests.proof.flows.steps import ClockName, Hold, HoldName, KeyBy, StateName
 from tests.property.tasks import NOW_MS, PARALLELISM, Calls, Row, Tasks, drawn_turns
 from tests.property.test_windows import CASES, Case, Naive
 
@@ -15,8 +17,6 @@ import crosscut as cc
 from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.joins import How, keeps_left, keeps_right
 from crosscut.graph.windows import AggregateFold, CountFold, ProcessFold, ReduceFold, SumFold
-from crosscut.testing.flows import functions, processes
-from crosscut.testing.flows.steps import ClockName, Hold, HoldName, KeyBy, StateName
 
 TURNS, TURNS_OF_TWO = drawn_turns(), drawn_turns(2)
 

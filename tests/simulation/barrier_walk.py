@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tests.proof.explorer.machines import MachineTable
+
 from crosscut.errors import ProtocolError
 from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId
 from crosscut.protocol import events as on
@@ -12,7 +14,6 @@ from crosscut.protocol.effects import StartAlignmentTimer, TaskEffect
 from crosscut.protocol.snapshot.choosing import ProtocolKind, snapshot_protocol
 from crosscut.protocol.snapshot.snapshotting import SnapshotState
 from crosscut.protocol.snapshot.transitions import Happening, Outcome
-from crosscut.testing.explorer.machines import MachineTable
 
 Found = dict[tuple[SnapshotState, Happening], frozenset[Outcome | None]]
 """None: impossible."""

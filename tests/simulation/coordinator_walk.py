@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from tests.proof.explorer.machines import copied
 from tests.simulation.conversation import (
     CAUSE,
     K0,
@@ -61,7 +62,6 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.protocol.snapshots import Part, Snapshot
-from crosscut.testing.explorer.machines import copied
 
 RESTARTED = DEPLOYED | {Phase.GATHERING}
 """From here a failure leads to WAITING; with a delay of 0, at once from there to CLAIMING."""

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+from tests.proof.worlds.shrinking import COMMAND, live, report, shrunk
 
 from crosscut.testing.simulator.options import Options
-from crosscut.testing.simulator.shrink import live, shrunk
 
 
-def all_exact(worlds: Iterable[Options], command: str = "crosscut simulate") -> Counter[str]:
+def all_exact(worlds: Iterable[Options], command: str = COMMAND) -> Counter[str]:
     """Return what has happened in all of them; the first one that is not exact fails, made small."""
     seen: Counter[str] = Counter()
     for options in worlds:
         life = live(options)
         if life.failure:
-            pytest.fail(shrunk(options, life).report(command), pytrace=False)
+            pytest.fail(report(shrunk(options, life), command), pytrace=False)
         seen += life.seen
     return seen

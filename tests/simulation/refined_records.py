@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tests.proof.explorer.frozen import Site
+from tests.proof.explorer.graphs import Graph
+from tests.proof.explorer.items import END, item_of, record_of
+
 from crosscut.contracts.connectors import (
     JSON,
     CommitPermit,
@@ -22,9 +26,6 @@ from crosscut.operators.sink import SinkOperator
 from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.task.outputs import Output
-from crosscut.testing.explorer.frozen import Site
-from crosscut.testing.explorer.graphs import Graph
-from crosscut.testing.explorer.items import END, item_of, record_of
 
 
 def modelled(item: Item) -> int:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 
+from tests.proof.explorer.bounds import Cost
+from tests.proof.explorer.store import ExploredStore, Stored
+from tests.proof.explorer.world import State, World
+
 from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.log.writer import Appended, Taken
 from crosscut.protocol.snapshots import Part
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.testing.explorer.bounds import Cost
-from crosscut.testing.explorer.store import ExploredStore, Stored
-from crosscut.testing.explorer.world import State, World
-from crosscut.testing.stores import MemoryFiles
+from crosscut.testing.simulator.memory_files import MemoryFiles
 
 TAILS = (1, 2, 3)
 

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tests.proof.explorer.frozen import CommitAsked, Frozen, PartWritten, Site, Staged
+from tests.proof.explorer.graphs import Graph, times
+from tests.proof.explorer.items import EMPTY, LINEAGE
+from tests.proof.explorer.tasks import COMMIT_ATTEMPTS_MAX, ExploredTask
 from tests.simulation.refined_records import Hop, Last, Records, Routed, Stage, modelled, real
 
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch
@@ -42,10 +46,6 @@ from crosscut.task.requests import (
 )
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
-from crosscut.testing.explorer.frozen import CommitAsked, Frozen, PartWritten, Site, Staged
-from crosscut.testing.explorer.graphs import Graph, times
-from crosscut.testing.explorer.items import EMPTY, LINEAGE
-from crosscut.testing.explorer.tasks import COMMIT_ATTEMPTS_MAX, ExploredTask
 from crosscut.wire.batches import decode_batch
 
 if TYPE_CHECKING:

@@ -12,6 +12,11 @@ import random
 from collections import deque
 from typing import Any
 
+from tests.proof.explorer.frozen import Site
+from tests.proof.explorer.graphs import Graph
+from tests.proof.explorer.items import Content
+from tests.proof.explorer.machines import MachineTable
+from tests.proof.explorer.tasks import ExploredTask
 from tests.simulation.refined_tasks import Pair, counts_of
 
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
@@ -33,11 +38,6 @@ from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 from crosscut.state.keyed import KeyedState
 from crosscut.task.splits import splits_from_json
-from crosscut.testing.explorer.frozen import Site
-from crosscut.testing.explorer.graphs import Graph
-from crosscut.testing.explorer.items import Content
-from crosscut.testing.explorer.machines import MachineTable
-from crosscut.testing.explorer.tasks import ExploredTask
 
 IN_FLIGHT_MAX = 2
 

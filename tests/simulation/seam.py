@@ -57,8 +57,8 @@ from crosscut.protocol.microbatch.engine_switch import Engine, Engines, Switch
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.testing.simulator.memory_files import MemoryFiles
 from crosscut.testing.simulator.violation import ensure
-from crosscut.testing.stores import MemoryFiles
 
 SOURCE, SINK = TaskId(VertexId("numbers"), 0), TaskId(VertexId("out"), 0)
 LINK = 11

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from tests.proof.worlds.graphs import Graph
+from tests.proof.worlds.shrinking import Life, live, report
 from tests.simulation.planted import must_break
 
 import crosscut as cc
@@ -15,9 +17,8 @@ from crosscut.operators import connected
 from crosscut.operators.connected import Connected
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.state.keyed import KeyedState
-from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
-from crosscut.testing.simulator.shrink import Life, live
+from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM, SimulatedJob
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.world import World
@@ -196,7 +197,7 @@ def test_the_output_is_exact_whatever_goes_wrong(
 ) -> None:
     for seed in range(2):
         life = lived(seed, protocol, make, expected)
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         assert life.seen["fault: kill a worker"], life.seen
 
 
@@ -277,7 +278,7 @@ def test_a_record_on_its_way_stays_on_its_input_at_another_parallelism(
             checkpoint_timeout_ms=1_000,
         )
         life = live(options, make=lambda options: World(options, job_of(options, make, expected)))
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         seen += life.seen
     assert seen["rescaled"]
     if protocol == "unaligned":

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import drawn_options
+from tests.proof.worlds.shrinking import live, report
 from tests.simulation.planted import must_break
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.splits import discovery as finding
 from crosscut.protocol.splits.discovery import SplitFinding
 from crosscut.task.splits import SplitQueue
-from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault, options_of
-from crosscut.testing.simulator.shrink import live
 
 PROTOCOLS: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "halting")
 
@@ -31,7 +31,7 @@ def lives(*options: Options) -> Counter[str]:
     seen: Counter[str] = Counter()
     for one in options:
         life = live(one)
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         seen += life.seen
     return seen
 

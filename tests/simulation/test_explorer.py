@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.proof.explorer.bounds import Bounds, Faults
+from tests.proof.explorer.conversation import conversation
+from tests.proof.explorer.graphs import graph
+from tests.proof.explorer.search import Found, explore
+from tests.proof.explorer.world import World
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.explorer.bounds import Bounds, Faults
-from crosscut.testing.explorer.conversation import conversation
-from crosscut.testing.explorer.graphs import graph
-from crosscut.testing.explorer.search import Found, explore
-from crosscut.testing.explorer.world import World
 
 BOUNDS = frozenset({"in_flight", "retain", "segment_entries_max", "slow_control"})
 

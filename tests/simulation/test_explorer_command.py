@@ -1,4 +1,4 @@
-"""`python -m crosscut.testing.explorer`: what it prints, and how it ends."""
+"""`python -m tests.proof.explorer`: what it prints, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import signal
 
 import pytest
+from tests.proof.explorer.__main__ import Progress, main
+from tests.proof.explorer.bounds import Bounds
+from tests.proof.explorer.graphs import graph
+from tests.proof.explorer.search import Found, explore
+from tests.proof.explorer.world import State, World
 
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
-from crosscut.testing.explorer.__main__ import Progress, main
-from crosscut.testing.explorer.bounds import Bounds
-from crosscut.testing.explorer.graphs import graph
-from crosscut.testing.explorer.search import Found, explore
-from crosscut.testing.explorer.world import State, World
 
 
 def test_a_sound_world_that_was_explored_whole_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_a_search_that_needs_too_much_memory_ends() -> None:
 def test_progress_is_told_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crosscut.testing.explorer.__main__.PROGRESS_SECONDS", 0)
+    monkeypatch.setattr("tests.proof.explorer.__main__.PROGRESS_SECONDS", 0)
     assert Progress(memory_max=1 << 62)(Found(states=12_345, transitions=23_456, frontier=7, seconds=1.0))
     told = capsys.readouterr().err
     assert "12,345 states, 23,456 transitions, frontier 7" in told and "23,456 transitions/s" in told

@@ -7,6 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from tests.proof.explorer.bounds import Bounds, Faults
+from tests.proof.explorer.conversation import conversation
+from tests.proof.explorer.frozen import Captured
+from tests.proof.explorer.graphs import graph
+from tests.proof.explorer.items import END
+from tests.proof.explorer.machines import copied
+from tests.proof.explorer.search import explore
+from tests.proof.explorer.tasks import ExploredTask
+from tests.proof.explorer.world import World
+from tests.proof.explorer.world_tables import Make
 from tests.simulation.planted_barriers import (
     AcknowledgesAtOnce,
     BlocksItsBackEdges,
@@ -38,16 +48,6 @@ from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
-from crosscut.testing.explorer.bounds import Bounds, Faults
-from crosscut.testing.explorer.conversation import conversation
-from crosscut.testing.explorer.frozen import Captured
-from crosscut.testing.explorer.graphs import graph
-from crosscut.testing.explorer.items import END
-from crosscut.testing.explorer.machines import copied
-from crosscut.testing.explorer.search import explore
-from crosscut.testing.explorer.tasks import ExploredTask
-from crosscut.testing.explorer.world import World
-from crosscut.testing.explorer.world_tables import Make
 
 STATES_MAX = 400_000
 

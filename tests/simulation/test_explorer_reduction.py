@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.proof.explorer.bounds import Bounds, Faults
+from tests.proof.explorer.graphs import graph
+from tests.proof.explorer.search import Found, explore
+from tests.proof.explorer.world import State, World
+from tests.proof.explorer.world_tables import Make
 
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol import effects as do
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.explorer.bounds import Bounds, Faults
-from crosscut.testing.explorer.graphs import graph
-from crosscut.testing.explorer.search import Found, explore
-from crosscut.testing.explorer.world import State, World
-from crosscut.testing.explorer.world_tables import Make
 
 WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     ("chain", "aligned", 2, 1, {}),

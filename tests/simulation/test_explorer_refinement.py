@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import get_args
 
 import pytest
+from tests.proof.explorer.bounds import Bounds, Faults
+from tests.proof.explorer.graphs import GRAPHS, graph
+from tests.proof.explorer.items import Violation
+from tests.proof.explorer.tasks import ExploredTask
+from tests.proof.explorer.world import World
 from tests.simulation import test_explorer_planted_bugs as planted
 from tests.simulation.refined_store import walk as walk_with_stores
 from tests.simulation.refined_walk import Walk
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.explorer.bounds import Bounds, Faults
-from crosscut.testing.explorer.graphs import GRAPHS, graph
-from crosscut.testing.explorer.items import Violation
-from crosscut.testing.explorer.tasks import ExploredTask
-from crosscut.testing.explorer.world import World
 
 WALKS = 6
 STORE_WALKS = 6

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.explorer.rescaled_start import RestoredJobs
+from tests.proof.explorer.rescaled_state import READ, Bounds, Keeper
+from tests.proof.explorer.rescaling import RescaledWorld, explore
 
 from crosscut.foundation.ids import TaskId
 from crosscut.foundation.keys import OwnedKeys
@@ -14,9 +17,6 @@ from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import TaskSnapshot
 from crosscut.protocol.splits import rescaling
 from crosscut.task import rerouting
-from crosscut.testing.explorer.rescaled_start import RestoredJobs
-from crosscut.testing.explorer.rescaled_state import READ, Bounds, Keeper
-from crosscut.testing.explorer.rescaling import RescaledWorld, explore
 
 TWO_SPLITS = ((0,), (1,))
 """Of the two keys, each belongs to another one of two tasks."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.proof.explorer.bounds import Bounds, Faults
+from tests.proof.explorer.conversation import conversation
+from tests.proof.explorer.event_time import NOTHING_KEPT, TaskTime
+from tests.proof.explorer.graphs import graph
+from tests.proof.explorer.items import Content
+from tests.proof.explorer.search import explore
+from tests.proof.explorer.tasks import ExploredTask
+from tests.proof.explorer.world import World
+from tests.proof.explorer.world_tables import Make
 
 from crosscut.protocol import effects as do
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.explorer.bounds import Bounds, Faults
-from crosscut.testing.explorer.conversation import conversation
-from crosscut.testing.explorer.event_time import NOTHING_KEPT, TaskTime
-from crosscut.testing.explorer.graphs import graph
-from crosscut.testing.explorer.items import Content
-from crosscut.testing.explorer.search import explore
-from crosscut.testing.explorer.tasks import ExploredTask
-from crosscut.testing.explorer.world import World
-from crosscut.testing.explorer.world_tables import Make
 
 WORLDS: list[tuple[str, ProtocolKind, int, int, dict[str, int]]] = [
     # Graph, protocol, records a source, periodic checkpoints, faults.

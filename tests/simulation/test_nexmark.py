@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from examples import nexmark
 from examples.nexmark import QUERIES, Auction, Bid, Event, Person, asked, event, flow_of
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut import Windowed
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.options import FAULT_KINDS, PROTOCOLS, options_of
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.user_flow import Rehearsal

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.proof.worlds.graphs import GRAPHS, OTHERS, built
+from tests.proof.worlds.shrinking import COMMAND, live
 from tests.simulation.exact import all_exact
 
 from crosscut.protocol.effects import CommitterEffect, JobEffect, Outcome, TaskEffect
@@ -30,10 +32,8 @@ from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.worker.lifecycle import Obedience, WorkerEffect
 from crosscut.testing.simulator.driver import WatchedDriver
-from crosscut.testing.simulator.graphs import GRAPHS, OTHERS, built
 from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, THEMES, options_of
 from crosscut.testing.simulator.oracle import Cut, run_from
-from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.worker import WatchedWorker
 
 SOURCE = Path(aligned.__file__).parents[2]
@@ -165,15 +165,15 @@ def test_worlds_that_are_made_for_it_come_to_it(what: str) -> None:
 
 def test_small_worlds_are_exact_and_recover() -> None:
     worlds = (options_of(seed, tuple(GRAPHS), size="small") for seed in range(200))
-    found = all_exact(worlds, "crosscut simulate --size small")
+    found = all_exact(worlds, f"{COMMAND} --size small")
     # A job that nothing happens to has one epoch.
     assert found["epoch"] > 260
 
 
 TRACE = """
-from crosscut.testing.simulator.graphs import GRAPHS, OTHERS, built
+from tests.proof.worlds.graphs import GRAPHS, OTHERS, built
 from crosscut.testing.simulator.options import options_of
-from crosscut.testing.simulator.shrink import live
+from tests.proof.worlds.shrinking import live
 for seed in range(6):
     life = live(options_of(seed, tuple(GRAPHS)))
     print(life.trace_hash, life.step_count, life.failure)
@@ -203,7 +203,7 @@ def test_one_input_tasks_have_no_duplicates_at_least_once() -> None:
 
     for seed in range(15):
         options = replace(options_of(seed, ("chain",), ("at-least-once",)), parallelism=1)
-        world = World(options)
+        world = World(options, built(options))
         world.run()
         if not world.files.damaged:
             assert world.checkers.difference() == (Counter(), Counter())
@@ -213,7 +213,8 @@ def test_the_documented_duplicates_of_at_least_once_do_occur() -> None:
     from crosscut.testing.simulator.world import World
 
     def added(seed: int) -> Counter[Any]:
-        world = World(options_of(seed, ("union", "diamond"), ("at-least-once",)))
+        options = options_of(seed, ("union", "diamond"), ("at-least-once",))
+        world = World(options, built(options))
         world.run()
         return world.checkers.difference()[1]
 

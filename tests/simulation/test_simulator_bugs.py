@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.graphs import GRAPHS
+from tests.proof.worlds.shrinking import live, report
 from tests.simulation.planted import must_break
 
 from crosscut.errors import StoreError
@@ -92,7 +94,6 @@ from crosscut.task.items import Barrier, LoggedBatch
 from crosscut.task.requests import PrepareTransaction
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.task import Task
-from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import (
     FAILURES,
     FAULT_KINDS,
@@ -101,7 +102,6 @@ from crosscut.testing.simulator.options import (
     PlannedFault,
     options_of,
 )
-from crosscut.testing.simulator.shrink import live
 from crosscut.wire.frames import Frame, FrameType
 from crosscut.wire.handshake import Verdict
 from crosscut.wire.lanes import Lanes, Piece
@@ -1487,4 +1487,4 @@ def test_the_planted_bugs_are_the_only_ones() -> None:
     # Many look for their bug in the same worlds.
     for options in dict.fromkeys(next(where.worlds()) for where in BUGS.values()):
         life = live(options)
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import drawn_job, drawn_options
+from tests.proof.worlds.shrinking import live, report
 from tests.simulation.planted import must_break
 
 from crosscut.operators.async_map import AsyncMap
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.state.table import Table
 from crosscut.task.calls import TaskCalls
-from crosscut.testing.simulator.drawn import drawn_job, drawn_options
 from crosscut.testing.simulator.oracle import has_sequential_run
-from crosscut.testing.simulator.shrink import live
 
 
 def calls_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -82,4 +82,4 @@ def test_a_cut_with_calls_in_front_of_windows_and_joins_is_judged_as_any_other()
         options = replace(drawn_options(seed, ("aligned", "unaligned")), flow=BEFORE_WINDOWS)
         assert has_sequential_run(drawn_job(options).graph)
         life = live(options)
-        assert life.failure == "", life.report()
+        assert life.failure == "", report(life)

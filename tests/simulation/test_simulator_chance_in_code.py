@@ -11,12 +11,13 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from tests.proof.worlds.graphs import Graph
 from tests.simulation.by_chance import Numbering, Upserts
 
 import crosscut as cc
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
+from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM, SimulatedJob
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.world import World

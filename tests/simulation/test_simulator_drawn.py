@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.proof.flows import parsed
+from tests.proof.simulate import main
+from tests.proof.worlds.drawn import drawn_options
+from tests.proof.worlds.shrinking import COMMAND, live, report
 from tests.simulation.exact import all_exact
 from tests.simulation.planted import must_break
 
-from crosscut.cli.commands import program
 from crosscut.contracts.context import Context
 from crosscut.flow.builtin_processes import FirstByEventTime
 from crosscut.foundation.batch import Batch
@@ -28,10 +31,7 @@ from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.task.chain import Chain
 from crosscut.task.departures import Departures
 from crosscut.task.items import Barrier, EndOfInput
-from crosscut.testing.flows import parsed
-from crosscut.testing.simulator.drawn import drawn_options
 from crosscut.testing.simulator.options import PROTOCOLS
-from crosscut.testing.simulator.shrink import live
 
 SEEDS = 240
 GROUPS = 8
@@ -131,7 +131,7 @@ def test_no_loop_is_closed_while_a_final_result_may_still_enter_it(name: str, pr
     for seed in range(2):
         options = replace(drawn_options(seed, (protocol,)), flow=FOUND[name])
         life = live(options, ())
-        assert life.failure == "", life.report()
+        assert life.failure == "", report(life)
 
 
 REPLAYED = {
@@ -201,11 +201,11 @@ REPLAYED = {
 def test_what_was_found_once_is_mended(name: str) -> None:
     seed, faults, flow = REPLAYED[name]
     life = live(replace(drawn_options(seed), flow=flow), faults)
-    assert life.failure == "", life.report()
+    assert life.failure == "", report(life)
 
 
 def simulate(*arguments: str) -> Result:
-    return CliRunner().invoke(program, ["simulate", *arguments])
+    return CliRunner().invoke(main, arguments)
 
 
 def test_a_failure_shows_its_flow_made_small_and_the_command_that_lives_it_again(
@@ -219,10 +219,10 @@ def test_a_failure_shows_its_flow_made_small_and_the_command_that_lives_it_again
     monkeypatch.setattr(FlatMap, "process", loses_the_first)
     done = simulate("--first-seed", "8", "--seeds", "4")
     assert done.exit_code == 1
-    replays = [line for line in done.output.splitlines() if line.startswith("replay: crosscut simulate ")]
+    replays = [line for line in done.output.splitlines() if line.startswith(f"replay: {COMMAND} ")]
     assert replays and "lacks" in done.output
     for replay in replays:
-        words = shlex.split(replay)[3:]
+        words = shlex.split(replay)[4:]
         flow = parsed(words[words.index("--flow") + 1])
         assert len(flow.steps) <= 5, flow.numbered
         assert "\n".join(f"  {line}" for line in flow.numbered.splitlines()) in done.output
@@ -307,7 +307,7 @@ def test_an_accumulator_that_is_not_changed_back_is_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(dead_letters, "owned_copy", lambda value: value)
     flow = "source 5,3 0; key_by 0 one 1; trial 1 aggregate 2 final; sink 2"
     life = live(replace(drawn_options(0), flow=flow), ())
-    assert life.failure.startswith("I"), life.report()
+    assert life.failure.startswith("I"), report(life)
 
 
 def test_a_record_without_a_key_that_is_no_dead_letter_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_a_record_without_a_key_that_is_no_dead_letter_is_missed(monkeypatch: py
 
     monkeypatch.setattr(AttemptedKeys, "process", forgetting)
     life = live(replace(drawn_options(0), flow="source 5,3 0; stray 0 one 1 2; sink 1"), ())
-    assert life.failure.startswith("I"), life.report()
+    assert life.failure.startswith("I"), report(life)
 
 
 def test_timers_of_a_stateful_processor_that_are_not_listed_are_found(
@@ -331,4 +331,4 @@ def test_timers_of_a_stateful_processor_that_are_not_listed_are_found(
     monkeypatch.setattr(Context, "_timers", lambda self, **others: [])
     flow = "source 5,3 0; transform 0 one 1 timers; sink 1"
     life = live(replace(drawn_options(0), flow=flow), ())
-    assert life.failure.startswith("I"), life.report()
+    assert life.failure.startswith("I"), report(life)

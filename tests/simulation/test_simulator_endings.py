@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.graphs import Graph, built
+from tests.proof.worlds.shrinking import live, report
 
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.simulator.graphs import Graph, built
 from crosscut.testing.simulator.options import PROTOCOLS, FaultKind, Options, options_of
-from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.world import World
 
 Source = Callable[[], Stream]
@@ -137,7 +137,7 @@ def check(flow: Any, protocol: ProtocolKind, seed: int, kinds: tuple[FaultKind, 
     life = live(
         options_for(seed, protocol, kinds), make=lambda options: World(options, built(options, graph))
     )
-    assert not life.failure, life.report()
+    assert not life.failure, report(life)
     assert life.seen["job finished"]
 
 

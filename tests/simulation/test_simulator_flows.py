@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.proof.worlds.shrinking import Life
 
 from crosscut.cli.commands import program
 from crosscut.foundation.ids import CheckpointId
@@ -17,7 +18,6 @@ from crosscut.operators.process import Process
 from crosscut.state.keyed import KeyedState
 from crosscut.state.table import Table
 from crosscut.testing.simulator import command, user_flow
-from crosscut.testing.simulator.shrink import Life
 
 HEAD = """
 import crosscut as cc

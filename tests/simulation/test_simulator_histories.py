@@ -7,6 +7,7 @@ the sinks what the log does not know any more.
 from __future__ import annotations
 
 import pytest
+from tests.proof.worlds.graphs import built
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.world import World
@@ -17,7 +18,8 @@ COMMITTED_MIN = 3
 
 def lived_until_committed(protocol: ProtocolKind, seed: int) -> World:
     """A job in the middle of its input, some of whose output is visible, and whose driver is gone."""
-    one = World(world(seed, "chain", protocol, retain=10, record_count=30))
+    options = world(seed, "chain", protocol, retain=10, record_count=30)
+    one = World(options, built(options))
     while len(one.resource.committed) < COMMITTED_MIN:
         one.go_on()
     for driver in one.drivers:

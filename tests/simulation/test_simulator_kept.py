@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import drawn_options
+from tests.proof.worlds.shrinking import live, report
 
 from crosscut.operators import connected
 from crosscut.operators.cells import TimedCells
@@ -14,8 +16,6 @@ from crosscut.state import slot_parts, slots
 from crosscut.state.encoding import Extent
 from crosscut.state.keyed import KeyedState
 from crosscut.state.timers import Timers
-from crosscut.testing.simulator.drawn import drawn_options
-from crosscut.testing.simulator.shrink import live
 
 
 def rows_called_as_older_ones(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_tables_that_are_stored_a_slice_at_a_time_are_exact(monkeypatch: pytest.
     flow = "source 40,40 0; key_by 0 number 9; count 1 updates; sink 2"
     for seed in range(100, 140):
         life = live(replace(drawn_options(seed, ("aligned", "unaligned")), flow=flow))
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         if seed > 105 and any(one.start for one in slices):
             break
     assert any(one.start for one in slices)

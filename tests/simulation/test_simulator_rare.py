@@ -11,6 +11,8 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import back_to_back_ms
+from tests.proof.worlds.shrinking import live, report
 from tests.simulation.planted import must_break
 
 from crosscut.protocol.effects import CommitterEffect
@@ -21,9 +23,7 @@ from crosscut.state import slot_parts
 from crosscut.store import checkpoint_store
 from crosscut.store.blocks import in_blocks
 from crosscut.store.log import StoredLog
-from crosscut.testing.simulator.drawn import back_to_back_ms
 from crosscut.testing.simulator.options import Options, PlannedFault, options_of
-from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.thresholds import THRESHOLDS, drawn_thresholds, lowered
 from crosscut.worker.background import BackgroundWork
 
@@ -153,4 +153,4 @@ def test_it_is_not_found_where_the_state_is_not_drawn(
     where = BUGS[plant]
     for options in islice(where.worlds(), 5):
         life = live(replace(options, **where.otherwise))
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import drawn_options, world_of
+from tests.proof.worlds.graphs import GRAPHS
+from tests.proof.worlds.shrinking import live, report
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.simulator.drawn import drawn_options, world_of
-from crosscut.testing.simulator.graphs import GRAPHS
 from crosscut.testing.simulator.options import PROTOCOLS, Options, PlannedFault, options_of
-from crosscut.testing.simulator.shrink import live
 
 WORLDS = 14
 WAYS = ((3, 1, 4), (1, 3), (4, 2), (2, 1, 3))
@@ -46,7 +46,7 @@ def test_a_job_goes_on_at_any_parallelism_with_exact_output(protocol: ProtocolKi
     seen: Counter[str] = Counter()
     for seed in range(WORLDS):
         life = live(world(seed, protocol), None, world_of)
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         seen += life.seen
     must = ["rescaled", "rescaled: logical sink tasks retired"]
     if protocol == "unaligned":
@@ -64,6 +64,6 @@ def test_records_of_a_key_keep_their_order_on_edges_that_are_not_by_key(protocol
         deaths = tuple(PlannedFault(at_ms, "kill the driver") for at_ms in range(60, 800, 60))
         crowd: dict[str, Any] = {**DEATHS, **CROWD, "faults": deaths, "is_periodic": True}
         life = live(replace(drawn, parallelism=2, rescaled_to=WAYS[seed % len(WAYS)], **crowd))
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         seen += life.seen
     assert seen["rescaled: records on their way"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.proof.worlds.graphs import built
+
 from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.world import World
 
@@ -37,7 +39,7 @@ def world_of(length_ms: int) -> World:
         heartbeat_timeout_ms=1_000,
         safety_ms=0,
     )
-    world = World(options)
+    world = World(options, built(options))
     world.run()
     return world
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import drawn_options
+from tests.proof.worlds.graphs import built
+from tests.proof.worlds.shrinking import live, report
 
 from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -22,11 +25,8 @@ from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.testing.simulator.drawn import drawn_options
-from crosscut.testing.simulator.graphs import built
 from crosscut.testing.simulator.job import assignments_of
 from crosscut.testing.simulator.options import Options, options_of
-from crosscut.testing.simulator.shrink import live
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
 
@@ -62,7 +62,7 @@ def store_of(world: World) -> CheckpointStore:
 
 
 def stopped_in_the_midst(of: Options, checkpoints: int) -> World:
-    world = World(of)
+    world = World(of, built(of))
     while len(world.checkers.completed) < checkpoints and not world.has_finished:
         world.go_on()
     world.close()
@@ -136,7 +136,7 @@ def test_a_drawn_flow_goes_on_from_a_savepoint_with_whatever_state_it_has() -> N
     seen: Counter[str] = Counter()
     for seed in (1, 3, 4, 8, 11, 13, 14, 16):
         life = live(replace(drawn_options(seed), is_periodic=True, savepoint_after=1 + seed % 3))
-        assert not life.failure, life.report()
+        assert not life.failure, report(life)
         seen += life.seen
     assert seen["began with a savepoint"] >= 5
     assert seen["began with a savepoint of another parallelism"]

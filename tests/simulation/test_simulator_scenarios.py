@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proof.worlds.shrinking import live, report
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault, options_of
-from crosscut.testing.simulator.shrink import live
 
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "halting")
 SEEDS = range(2)
@@ -80,7 +80,7 @@ def survives(
         for protocol in protocols:
             for seed in seeds:
                 life = live(world(seed, graph, protocol, faults=faults, **changed))
-                assert not life.failure, life.report()
+                assert not life.failure, report(life)
                 seen += life.seen
     kinds = {f"fault: {fault.kind}" for fault in faults}
     moments = {f"moment: {fault.moment}" for fault in faults if fault.moment}

@@ -11,12 +11,12 @@ from dataclasses import replace
 from multiprocessing import active_children
 
 import pytest
+from tests.proof.simulate import DrawnSimulation
+from tests.proof.worlds.shrinking import live
 
 from crosscut.errors import InternalError
-from crosscut.testing.simulator.command import Simulation
 from crosscut.testing.simulator.options import options_of
 from crosscut.testing.simulator.sharing import WORLDS_PER_PROCESS_MIN, shared
-from crosscut.testing.simulator.shrink import live
 
 ENOUGH = range(100, 100 + 4 * WORLDS_PER_PROCESS_MIN)
 
@@ -78,7 +78,7 @@ def test_a_process_that_dies_is_told_with_its_world() -> None:
 
 def test_worlds_are_the_same_in_one_process_and_in_two() -> None:
     def told(jobs: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
-        simulation = Simulation(None, "crosscut simulate", size="small")
+        simulation = DrawnSimulation(size="small")
         lives = simulation.lives(0, 2 * WORLDS_PER_PROCESS_MIN, jobs)
         return [(one.trace_hash, one.step_count, one.failure) for one in lives], simulation.seen
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.graphs import WINDOW_MS, built
+from tests.proof.worlds.shrinking import live
 from tests.simulation.exact import all_exact
 from tests.simulation.planted import must_break
 
@@ -24,10 +26,8 @@ from crosscut.protocol.splits.alignment import AlignedSplits, SourceGroups
 from crosscut.state.timers import Timers
 from crosscut.task.chain import Chain
 from crosscut.task.outputs import Output
-from crosscut.testing.simulator.graphs import WINDOW_MS, built
 from crosscut.testing.simulator.moving import stands_still
 from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, PlannedFault, options_of
-from crosscut.testing.simulator.shrink import live
 
 WORLDS = 80
 SEEDS_MAX = 200

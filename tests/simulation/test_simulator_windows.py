@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.worlds.drawn import drawn_options
+from tests.proof.worlds.shrinking import live
 from tests.simulation.planted import must_break
 
 from crosscut.flow.builtin_processes import FirstByEventTime
@@ -14,8 +16,6 @@ from crosscut.operators.joins.times import TimedRows
 from crosscut.operators.windows.aligned import AlignedWindows, _Index
 from crosscut.operators.windows.sessions import SessionWindows
 from crosscut.state.named import NamedTable
-from crosscut.testing.simulator.drawn import drawn_options
-from crosscut.testing.simulator.shrink import live
 
 WORLDS = 60
 FLOWS = {

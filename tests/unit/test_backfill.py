@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 from tests.unit.endless import Goes
 
 import crosscut as cc
@@ -28,7 +29,6 @@ from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
 from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 
 Click = tuple[str, int]

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 LATER_MS = 10 * 365 * 86_400_000
 """By so much all is moved on, to after 1970, to be compared with."""

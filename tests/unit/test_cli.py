@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tests.proof.stores import numbered
 
 from crosscut import Job, Restart, Settings
 from crosscut.cli.commands import program
@@ -32,7 +33,6 @@ from crosscut.protocol.log.identity import Claimant, FlowIdentity
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.spark.cluster import session
 from crosscut.store import open_store
-from crosscut.testing.stores import numbered
 
 ROOT = Path(__file__).parents[2]
 APP = """

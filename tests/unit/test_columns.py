@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.columns import ITSELF, Column, Field, Rows, field_of
@@ -22,7 +23,6 @@ from crosscut.operators import combining as combining_module
 from crosscut.operators.combining import ColumnKeys, CombinedCount
 from crosscut.spark.data.arrow_records import RecordKind, RecordsOf
 from crosscut.store.checkpoint_store import open_store
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 from tests.unit.endless import Goes
 
 import crosscut as cc
@@ -39,7 +40,6 @@ from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.wire.batches import encode_batch
 

@@ -11,11 +11,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import settings_with
 from crosscut.errors import FlowError, SettingsError
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 
 @dataclass(frozen=True)

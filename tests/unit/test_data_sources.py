@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import IntegerType, Row, StructField, StructType
+from tests.proof.batches import LocalJobs, Weather, run_batches
 from tests.unit.pyspark_examples import (
     NAME_AND_STATE,
     NUMBERS,
@@ -45,7 +46,6 @@ from crosscut.spark.data import planned_source
 from crosscut.spark.data.batches import goes_back
 from crosscut.spark.data.data_source import DataSourceOf
 from crosscut.spark.data.planned_source import PlannedSource
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 
 NUMBER = StructType([StructField("number", IntegerType())])

@@ -1,4 +1,4 @@
-"""Drawn flows in batches, at changing parallelism (P3). `crosscut.testing.drawn_batches` runs more."""
+"""Drawn flows in batches, at changing parallelism (P3). `tests.proof.drawn_batches` runs more."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proof import drawn_batches
+from tests.proof.drawn_batches import drawn_description, main, run_rescaled
+from tests.proof.flows.steps import Aggregate, Broadcast, Count, Loop, MapAsync, Source, Sum, Union
 
 from crosscut.contracts.connectors import JSON
 from crosscut.protocol.splits import rescaling
 from crosscut.task.chain import Chain
-from crosscut.testing import drawn_batches
-from crosscut.testing.drawn_batches import drawn_description, main, run_rescaled
-from crosscut.testing.flows.steps import Aggregate, Broadcast, Count, Loop, MapAsync, Source, Sum, Union
 
 FOUND_IT = (124, 137)
 """Seeds whose output was wrong when what had ended was told by key group everywhere."""

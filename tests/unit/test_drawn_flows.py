@@ -12,19 +12,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-
-import crosscut
-from crosscut.contracts.windows import Windowed
-from crosscut.errors import FlowError
-from crosscut.graph.shipping import pack_copies, unpack_copy
-from crosscut.testing.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
-from crosscut.testing.flows.added_steps import RowStateName, TrialName
-from crosscut.testing.flows.building import built_flow, source_records, step_uid
-from crosscut.testing.flows.functions import of_key, of_other, of_rule
-from crosscut.testing.flows.letters import of_letter
-from crosscut.testing.flows.oracle import TooMuchError
-from crosscut.testing.flows.shrinking import smaller_flows
-from crosscut.testing.flows.steps import (
+from tests.proof.flows import Description, drawn_flow, expected_output, parsed, shrunk_flow
+from tests.proof.flows.added_steps import RowStateName, TrialName
+from tests.proof.flows.building import built_flow, source_records, step_uid
+from tests.proof.flows.functions import of_key, of_other, of_rule
+from tests.proof.flows.letters import of_letter
+from tests.proof.flows.oracle import TooMuchError
+from tests.proof.flows.shrinking import smaller_flows
+from tests.proof.flows.steps import (
     OPERATORS,
     AggregateName,
     AttemptName,
@@ -56,9 +51,14 @@ from crosscut.testing.flows.steps import (
     WindowName,
     WithinName,
 )
-from crosscut.testing.flows.timed_functions import of_join, of_window, time_of
-from crosscut.testing.flows.ways import ways
-from crosscut.testing.simulator.drawn import drawn_job, drawn_options
+from tests.proof.flows.timed_functions import of_join, of_window, time_of
+from tests.proof.flows.ways import ways
+from tests.proof.worlds.drawn import drawn_job, drawn_options
+
+import crosscut
+from crosscut.contracts.windows import Windowed
+from crosscut.errors import FlowError
+from crosscut.graph.shipping import pack_copies, unpack_copy
 from crosscut.testing.simulator.oracle import Cut, has_sequential_run, run_from
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -534,7 +534,7 @@ def test_shapes_are_drawn_that_bugs_were_found_in() -> None:
 
 
 def test_the_flow_of_a_seed_is_the_same_in_every_process() -> None:
-    program = "from crosscut.testing.flows import *\n" + (
+    program = "from tests.proof.flows import *\n" + (
         "for seed in range(40): print(drawn_flow(seed), expected_output(drawn_flow(seed), 2))"
     )
     source = str(Path(crosscut.__file__).parents[1])

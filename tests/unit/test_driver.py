@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proof.stores import at
 from tests.simulation.conversation import K0, S0, SPLITS, job_terms, registration
 
 from crosscut.contracts.connectors import CommittedOutput
@@ -37,7 +38,6 @@ from crosscut.protocol.log.entries import EpochClaimed, LogEntry, SegmentOpened
 from crosscut.protocol.log.writer import AppendOutcome
 from crosscut.protocol.messages import ShutDown, TaskStatistics, WorkerHeartbeat
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
-from crosscut.testing.stores import at
 
 DEADLINE_S = 100.0
 TIMEOUT_MS = 50

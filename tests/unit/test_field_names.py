@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
 from crosscut.state.encoding import encode_block
 from crosscut.state.field_names import FieldNames, fields_by_position
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 
 HERE = __name__

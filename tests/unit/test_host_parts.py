@@ -14,6 +14,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof import batches
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
@@ -37,8 +39,6 @@ from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.snapshots import Part
 from crosscut.state.rocksdb.database import FileContent
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
-from crosscut.testing import batches
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 
 TASK = TaskId(VertexId("count"), 0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.proof.stores import at, checkpoint, claim
 
 from crosscut.errors import ProtocolError
 from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
@@ -40,7 +41,6 @@ from crosscut.protocol.log.writer import (
     Undecided,
     Verdict,
 )
-from crosscut.testing.stores import at, checkpoint, claim
 
 # The fifth entry of a segment, and the sixth; the writer counts its steps from the head on.
 P5, P6 = at(5), at(6)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tests.proof.stores import at, checkpoint, claim, closed
+
 from crosscut.protocol.checkpoint.retention import Retention, ended, left_over
 from crosscut.protocol.effects import DeleteParts, StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.log.entries import SegmentOpened
-from crosscut.testing.stores import at, checkpoint, claim, closed
 
 HEAD = SegmentOpened(claim(1), None)
 SECOND = SegmentOpened(claim(2), at(4))

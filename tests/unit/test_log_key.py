@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.proof.stores import at, checkpoint, closed, opened
 
 from crosscut.cli.commands import program
 from crosscut.errors import SettingsError, StoreError
@@ -18,7 +19,6 @@ from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.log.writer import Appended
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.log_key import VARIABLE, LogKey, log_key
-from crosscut.testing.stores import at, checkpoint, closed, opened
 
 SECRET, OTHER = "a" * 31 + "b", "another secret, as long as it has to be"
 KEY = LogKey(SECRET)

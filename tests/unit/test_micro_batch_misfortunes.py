@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
@@ -27,7 +28,6 @@ from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.effects import EndJob
 from crosscut.spark.data.planned_source import PlannedSource
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 from crosscut.testing.simulator.sources import ReplayedSource
 
 CALM = Weather()

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
@@ -21,7 +22,6 @@ from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.messages import AssignSplits
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.microbatch.reading import PATIENCE_MS, SplitRead, empty_splits, is_enough
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
 
 STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
 CALM = Weather()

@@ -15,6 +15,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.flows import Description, built_flow, drawn_flow, expected_output, source_records
+from tests.proof.flows.steps import Loop, RateLimit
 
 import crosscut as cc
 from crosscut.connectors.files.staged_files import StagedFiles
@@ -34,9 +37,6 @@ from crosscut.protocol.microbatch import batches
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import open_store
-from crosscut.testing.batches import LocalJobs, Weather, run_batches
-from crosscut.testing.flows import Description, built_flow, drawn_flow, expected_output, source_records
-from crosscut.testing.flows.steps import Loop, RateLimit
 from crosscut.testing.simulator.sources import ReplayedSource
 
 STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.proof.stores import at, checkpoint, claim, numbered, opened, refused
 
 from crosscut.errors import StateError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
@@ -15,7 +16,7 @@ from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.log.writer import Appended, Taken, Unknown
 from crosscut.protocol.snapshots import Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.store import CheckpointStore
-from crosscut.testing.stores import Fault, MemoryFiles, at, checkpoint, claim, numbered, opened, refused
+from crosscut.testing.simulator.memory_files import Fault, MemoryFiles
 
 TASK = TaskId(VertexId("vertex"), 3)
 CONTENT = bytes(range(256)) * 20

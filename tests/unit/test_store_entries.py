@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.proof.stores import at, checkpoint, claim
 
 from crosscut.contracts.codec import from_json, to_json
 from crosscut.contracts.connectors import JSON
@@ -17,7 +18,6 @@ from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store import entries
 from crosscut.store.entries import Sealed, content_of, decode_file, encode_file, entry_of
-from crosscut.testing.stores import at, checkpoint, claim
 
 PLACE = at(5, segment=3)
 ENTRY = checkpoint(3, 17)

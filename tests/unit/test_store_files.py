@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.proof.stores import at, checkpoint, claim, opened
 
 from crosscut.errors import SettingsError, StoreError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.log.writer import Appended, Unknown
 from crosscut.store import CheckpointStore, open_store
 from crosscut.store.files import Files, LocalFiles, Put, UncertainError
-from crosscut.testing.stores import at, checkpoint, claim, opened
 
 TASK = TaskId(VertexId("vertex"), 0)
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
+from tests.proof.stores import at, opened
 
 from crosscut.errors import SettingsError, StoreError
 from crosscut.protocol.log.writer import Appended, Taken, Unknown
 from crosscut.store import open_store
 from crosscut.store.objects import PROOF_WRITERS
-from crosscut.testing.stores import at, opened
 
 
 class ServiceFileSystem(MemoryFileSystem):  # type: ignore[misc]

@@ -9,6 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from tests.proof.stores import at, opened
 
 from crosscut.contracts.settings import Settings
 from crosscut.errors import CrosscutError, SettingsError, StoreError
@@ -16,7 +17,6 @@ from crosscut.foundation.urls import Redaction, check_for_spark, shown_url
 from crosscut.protocol.log.writer import Unknown
 from crosscut.spark.cluster.checks import check_checkpoint_dir
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
-from crosscut.testing.stores import at, opened
 
 SECRET = "p%40ss:w0rd"
 URL = f"leaky://bob:{SECRET}@host:9000/bucket/job?token=t0p-secret&part=abcdef"

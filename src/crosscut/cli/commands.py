@@ -184,20 +184,12 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
     "--faults", metavar="LIST", help="With --seed: only these faults of its plan, as in 0,3,5, or none."
 )
 @click.option(
-    "--flow",
-    "drawn_flow",
-    metavar="STEPS",
-    default="",
-    help="With --seed and no flow of yours: this flow instead of the drawn one, as a failure shows it.",
-)
-@click.option(
     "--snapshots",
     "protocols",
     type=click.Choice(["aligned", "unaligned", "switching", "at-least-once", "halting"]),
     multiple=True,
     help="Only worlds with this protocol (switching: aligned, then unaligned); may be repeated.",
 )
-@click.option("--size", type=click.Choice(["any", "small"]), default="any", help="Of Crosscut's own worlds.")
 @click.option(
     "--sink",
     metavar="APP.PY:FUNCTION",
@@ -210,33 +202,38 @@ def simulate(
     first_seed: int,
     seed: int | None,
     faults: str | None,
-    drawn_flow: str,
     protocols: tuple[Any, ...],
-    size: Any,
     sink: str | None,
     jobs: int | None,
 ) -> None:
     """Run a flow in simulated worlds full of faults, and check that its output stays exact.
 
     Sources and sinks are replaced by doubles in memory; the first records of the real sources are used.
-    Without a flow, Crosscut simulates itself on flows that are drawn: every operator, loops, states, timers,
-    windows and joins anywhere, in jobs that go on at another parallelism. A failure is printed with the
-    command that replays it. Ctrl-C ends with what was found until then.
+    A failure is printed with the command that replays it. Ctrl-C ends with what was found until then. With
+    --sink and no flow, only the sink is checked.
+
+    Crosscut itself is simulated on generated flows with `python -m tests.proof.simulate`, in its repository.
 
     Exit codes: 0: nothing is wrong; 1: something is; 2: the flow can't be simulated; 130: interrupted.
     """
     from crosscut.cli import simulate as simulated_worlds
     from crosscut.testing.simulator.sharing import cores
 
-    if drawn_flow and seed is None:
-        raise click.UsageError("--flow needs --seed: the world that it is to run in")
-    selection = simulated_worlds.Selection(
-        first_seed, seeds, seed, _fault_indices(faults), drawn_flow, jobs or cores()
-    )
-    sys.exit(simulated_worlds.run(target, selection, protocols, size, sink))
+    if target is None and sink is None:
+        raise click.UsageError(
+            "there is nothing to simulate: name a flow as APP.PY:FLOW, or a sink with --sink. Worlds with "
+            "generated flows are in Crosscut's repository: python -m tests.proof.simulate"
+        )
+    selection = simulated_worlds.Selection(first_seed, seeds, seed, fault_indices(faults), jobs or cores())
+    sys.exit(simulated_worlds.run(target, selection, protocols, sink))
 
 
-def _fault_indices(text: str | None) -> tuple[int, ...] | None:
+def fault_indices(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in a list such as "0,3,5", none in "none".
+
+    Raises:
+        BadParameter: It is no such list.
+    """
     if text is None:
         return None
     try:

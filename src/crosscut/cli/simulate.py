@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -12,8 +14,9 @@ from crosscut.cli.target import load_flow, load_named
 from crosscut.cli.view import make_console
 from crosscut.errors import FlowError
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.simulator.command import Simulation, broken_promises
-from crosscut.testing.simulator.options import PROTOCOLS, Size
+from crosscut.testing.simulator.command import FlowSimulation, Simulation, broken_promises
+from crosscut.testing.simulator.options import PROTOCOLS
+from crosscut.testing.simulator.shrink import Life
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget
 
 FINE, WRONG, INTERRUPTED = 0, 1, 130
@@ -25,7 +28,6 @@ class Selection:
 
     Attributes:
         faults: Of the world of `seed`, if not all.
-        flow: The description of the flow that the world of `seed` gets, "" for the one drawn for it.
         jobs: In so many processes at most.
     """
 
@@ -33,7 +35,6 @@ class Selection:
     seed_count: int
     seed: int | None = None
     faults: tuple[int, ...] | None = None
-    flow: str = ""
     jobs: int = 1
 
 
@@ -41,54 +42,61 @@ def run(
     target: str | None,
     selection: Selection,
     protocols: tuple[ProtocolKind, ...],
-    size: Size,
     sink: str | None,
 ) -> int:
-    """Simulate and show it; return the exit code.
+    """Simulate a flow, check a sink, or both, and show it; return the exit code.
 
     Args:
-        target: Names the flow; None: flows that are drawn.
+        target: Names the flow; None: only the sink is checked.
         protocols: None of them: all.
         sink: Names a function that returns a SinkTarget, whose sink is checked first.
     """
-    # Log lines of simulated jobs are meant for those who run a job.
+    with quiet():
+        console = make_console()
+        is_wrong = sink is not None and not _sink_keeps_its_promises(sink, console)
+        if target is None:
+            return WRONG if is_wrong else FINE
+        command = f"crosscut simulate {target}"
+        simulation = FlowSimulation(load_flow(target), command, protocols or PROTOCOLS)
+        for note in simulation.notes:
+            _say(console, note)
+        for broken in simulation.broken:
+            _say(console, f"wrong: {broken}")
+        found = show(simulation, selection, console)
+        return found or (WRONG if is_wrong or simulation.broken else FINE)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the log lines of simulated jobs, which are meant for those who run a job, from being shown."""
     logger = logging.getLogger("crosscut")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        return _run(target, selection, protocols, size, sink)
+        yield
     finally:
         logger.setLevel(level)
 
 
-def _run(
-    target: str | None,
-    selection: Selection,
-    protocols: tuple[ProtocolKind, ...],
-    size: Size,
-    sink: str | None,
-) -> int:
-    console = make_console()
-    is_wrong = sink is not None and not _sink_keeps_its_promises(sink, console)
-    flow = load_flow(target) if target else None
-    command = f"crosscut simulate {target or ''}".strip()
-    simulation = Simulation(flow, command, protocols or PROTOCOLS, size)
-    for note in simulation.notes:
-        _say(console, note)
-    for broken in simulation.broken:
-        _say(console, f"wrong: {broken}")
-    is_wrong = is_wrong or bool(simulation.broken)
+def show(simulation: Simulation, selection: Selection, console: Console) -> int:
+    """Run the worlds, show failures and a summary; return the exit code."""
     if selection.seed is not None:
-        life = simulation.one(selection.seed, selection.faults, selection.flow)
-        _say(console, simulation.report(life) if life.failure else f"seed {selection.seed}: nothing is wrong")
-        return WRONG if life.failure or is_wrong else FINE
+        life = simulation.one(simulation.options(selection.seed), selection.faults)
+        return show_one(simulation, life, console)
     is_interrupted = _run_all(simulation, selection, console)
     if duplicates := simulation.duplicates():
         _say(console, duplicates)
     _say(console, simulation.summary())
     if is_interrupted:
         return INTERRUPTED
-    return WRONG if simulation.failed_count or is_wrong else FINE
+    return WRONG if simulation.failed_count else FINE
+
+
+def show_one(simulation: Simulation, life: Life, console: Console) -> int:
+    """Show how one world has ended; return the exit code."""
+    seed = life.options.seed
+    _say(console, simulation.report(life) if life.failure else f"seed {seed}: nothing is wrong")
+    return WRONG if life.failure else FINE
 
 
 def _run_all(simulation: Simulation, selection: Selection, console: Console) -> bool:

@@ -34,8 +34,8 @@ from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log
 from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.event_time import WatermarksKept
-from crosscut.testing.simulator.graphs import SimulatedJob
 from crosscut.testing.simulator.oracle import Cut, Item, has_sequential_run, run_from, state_name
+from crosscut.testing.simulator.simulated_job import SimulatedJob
 from crosscut.testing.simulator.sinks import Resource
 from crosscut.testing.simulator.sources import GrowingSource, ReplayedSource
 from crosscut.testing.simulator.violation import ensure, violate

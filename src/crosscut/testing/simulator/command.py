@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,12 +12,10 @@ from crosscut.errors import CrosscutError, FlowError, UserCodeError
 from crosscut.flow.flow import Flow
 from crosscut.graph.specs import SinkSpec
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.flows import parsed
 from crosscut.testing.simulator.blame import told
-from crosscut.testing.simulator.drawn import drawn_options, world_of
-from crosscut.testing.simulator.options import PROTOCOLS, Options, Size, options_of
+from crosscut.testing.simulator.options import PROTOCOLS, Options, options_of
 from crosscut.testing.simulator.sharing import shared
-from crosscut.testing.simulator.shrink import Life, live, shrunk
+from crosscut.testing.simulator.shrink import Life, live, with_fewer_faults
 from crosscut.testing.simulator.user_flow import Rehearsal, rehearsal, shown_difference
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
@@ -24,7 +23,6 @@ from crosscut.testing.sinks import SINK_CHECKS, SinkTarget
 
 RECORDS_MAX = (200, 40, 8, 2)
 TRIALS = 3
-SMALL_GRAPH = "chain"
 
 UNSTABLE = """\
 its output depends on something else than the records (a clock, a random number), or on the order in which
@@ -40,85 +38,40 @@ every run without faults agrees, so either a function's result depends on what i
 that is not in keyed state, or Crosscut is broken"""
 
 
-class Simulation:
-    """Worlds with flows that are drawn, or with one flow.
+class Simulation(ABC):
+    """Worlds by their seeds, and what has happened in them.
 
     Args:
-        flow: The user's; None: flows that are drawn, in small worlds a chain of two tasks.
         command: How it was called, for the line that replays a failure.
         protocols: Of which snapshot protocols there may be.
-        size: Of the worlds with flows that are drawn.
-
-    Attributes:
-        notes: What is to be known of the flow; not wrong by itself.
-        broken: What is wrong with it already without any fault.
+        make: Makes a world.
     """
 
     def __init__(
-        self,
-        flow: Flow | None,
-        command: str,
-        protocols: tuple[ProtocolKind, ...] = PROTOCOLS,
-        size: Size = "any",
+        self, command: str, protocols: tuple[ProtocolKind, ...], make: Callable[[Options], World]
     ) -> None:
-        self._flow = flow
-        self._command = command + (f" --size {size}" if size != "any" else "")
+        self._command = command
         if protocols != PROTOCOLS:
             self._command += "".join(f" --snapshots {one}" for one in protocols)
         self._protocols = protocols
-        self._size = size
-        self._make: Callable[[Options], World] = world_of
-        self.notes: list[str] = []
-        self.broken: list[str] = []
+        self._make = make
         self.seen: Counter[str] = Counter()
         self.lived_count = self.failed_count = 0
         self._at_least_once_count = 0
         self._repeated: list[Life] = []
         self._started = time.monotonic()
-        if flow is not None:
-            self._rehearse(flow)
 
-    def _rehearse(self, flow: Flow) -> None:
-        found = self._rehearsed(flow)
-        self._make = found.world
-        records = sum(len(one) for splits in found.samples.values() for one in splits.values())
-        self.notes.append(f"{flow.name}: {records} records sampled from {len(found.samples)} sources")
-        sinks = [
-            f"{node.uid!r} ({type(node.spec.sink).__name__})"
-            for vertex in flow.compile(1, 1).vertices
-            for node in vertex.chain
-            if isinstance(node.spec, SinkSpec)
-        ]
-        self.notes.append(
-            f"sinks replaced by a staged one in memory: {', '.join(sinks)}; --sink checks one of your own"
-        )
-        if found.unstable:
-            self.notes.append(f"{found.unstable}\n{UNSTABLE}")
-        if found.outside_state:
-            self.broken.append(f"{found.outside_state}\n{OUTSIDE_STATE}")
-
-    def _rehearsed(self, flow: Flow) -> Rehearsal:
-        """Rehearse with as many records as a world has the time for: in a loop each may go round for long."""
-        options = [self.options(seed) for seed in range(TRIALS)]
-        for records_max in RECORDS_MAX:
-            try:
-                return rehearsal(flow, records_max, options)
-            except UserCodeError as error:
-                raise FlowError(f"flow {flow.name!r} can't be simulated: {told(error)}") from error
-            except Violation as violation:
-                why = violation
-        raise FlowError(
-            f"flow {flow.name!r} can't be simulated: without any fault, and with no more than {records_max} "
-            f"records of each source, a world of it is not sound: {why}"
-        ) from why
-
+    @abstractmethod
     def options(self, seed: int) -> Options:
         """Return the world of `seed`."""
-        if self._flow is None and self._size == "small":
-            return options_of(seed, (SMALL_GRAPH,), self._protocols, self._size)
-        if self._flow is None:
-            return drawn_options(seed, self._protocols)
-        return replace(options_of(seed, (self._flow.name,), self._protocols), splits_per_task=1)
+
+    @abstractmethod
+    def shrunk(self, options: Options, life: Life) -> Life:
+        """Return a failure as small as a bounded search finds it."""
+
+    @abstractmethod
+    def report(self, life: Life) -> str:
+        """Return a failure as text."""
 
     def lives(self, first_seed: int, seed_count: int, jobs: int = 1) -> Iterator[Life]:
         """Let the worlds live, in `jobs` processes at most, and yield them in order, failures made small."""
@@ -129,31 +82,23 @@ class Simulation:
     def _lived(self, seed: int) -> tuple[Life, Life]:
         """Return a life, and the same as small as it fails."""
         life = live(self.options(seed), None, self._make)
-        small = shrunk(self.options(seed), life, self._make) if life.failure else life
+        small = self.shrunk(self.options(seed), life) if life.failure else life
         return life.told(), small.told()
 
-    def one(self, seed: int, faults: tuple[int, ...] | None, flow: str = "") -> Life:
+    def one(self, options: Options, faults: tuple[int, ...] | None) -> Life:
         """Let one world live.
 
         Args:
             faults: Which of its plan; None: all.
-            flow: The description of a flow that it gets instead of the one that is drawn for it.
 
         Raises:
-            FlowError: `flow` describes none, this world has none that is drawn, or it has not so many faults.
+            FlowError: It has not so many faults.
         """
-        options = self.options(seed)
         planned = len(options.faults)
         if beyond := [one for one in faults or () if not 0 <= one < planned]:
             raise FlowError(
-                f"the world of seed {seed} has no fault {beyond[0]}: its plan has {planned}, from 0"
+                f"the world of seed {options.seed} has no fault {beyond[0]}: its plan has {planned}, from 0"
             )
-        if flow:
-            if not options.flow:
-                raise FlowError(
-                    "a flow can be given only where flows are drawn: leave out APP.PY:FLOW and --size"
-                )
-            options = replace(options, flow=str(parsed(flow)))
         life = live(options, faults, self._make)
         self._note(life)
         return life
@@ -165,11 +110,6 @@ class Simulation:
         self._at_least_once_count += life.options.snapshots == "at-least-once"
         if any(life.repeated):
             self._repeated.append(life)
-
-    def report(self, life: Life) -> str:
-        """Return a failure as text."""
-        is_output = self._flow is not None and life.failure.startswith(("I1", "I2"))
-        return life.report(self._command) + (f"{BLAME}\n" if is_output else "")
 
     def duplicates(self) -> str:
         """Return what counted twice under "at-least-once", "" if nothing did."""
@@ -197,6 +137,69 @@ class Simulation:
             f"{self.lived_count} worlds in {elapsed_s:.1f} s: {faults} faults of {kinds} kinds, "
             f"{self.seen['epoch']} epochs, {self.seen['job finished']} jobs finished; {failed}"
         )
+
+
+class FlowSimulation(Simulation):
+    """Worlds in which a user's flow runs.
+
+    Attributes:
+        notes: What is to be known of the flow; not wrong by itself.
+        broken: What is wrong with it already without any fault.
+
+    Raises:
+        FlowError: It can't be simulated.
+    """
+
+    def __init__(self, flow: Flow, command: str, protocols: tuple[ProtocolKind, ...] = PROTOCOLS) -> None:
+        self._flow = flow
+        self.notes: list[str] = []
+        self.broken: list[str] = []
+        self._protocols = protocols
+        super().__init__(command, protocols, self._rehearse(flow).world)
+
+    def _rehearse(self, flow: Flow) -> Rehearsal:
+        found = self._rehearsed(flow)
+        records = sum(len(one) for splits in found.samples.values() for one in splits.values())
+        self.notes.append(f"{flow.name}: {records} records sampled from {len(found.samples)} sources")
+        sinks = [
+            f"{node.uid!r} ({type(node.spec.sink).__name__})"
+            for vertex in flow.compile(1, 1).vertices
+            for node in vertex.chain
+            if isinstance(node.spec, SinkSpec)
+        ]
+        self.notes.append(
+            f"sinks replaced by a staged one in memory: {', '.join(sinks)}; --sink checks one of your own"
+        )
+        if found.unstable:
+            self.notes.append(f"{found.unstable}\n{UNSTABLE}")
+        if found.outside_state:
+            self.broken.append(f"{found.outside_state}\n{OUTSIDE_STATE}")
+        return found
+
+    def _rehearsed(self, flow: Flow) -> Rehearsal:
+        """Rehearse with as many records as a world has the time for: in a loop each may go round for long."""
+        options = [self.options(seed) for seed in range(TRIALS)]
+        for records_max in RECORDS_MAX:
+            try:
+                return rehearsal(flow, records_max, options)
+            except UserCodeError as error:
+                raise FlowError(f"flow {flow.name!r} can't be simulated: {told(error)}") from error
+            except Violation as violation:
+                why = violation
+        raise FlowError(
+            f"flow {flow.name!r} can't be simulated: without any fault, and with no more than {records_max} "
+            f"records of each source, a world of it is not sound: {why}"
+        ) from why
+
+    def options(self, seed: int) -> Options:
+        return replace(options_of(seed, (self._flow.name,), self._protocols), splits_per_task=1)
+
+    def shrunk(self, options: Options, life: Life) -> Life:
+        return with_fewer_faults(options, life, self._make)
+
+    def report(self, life: Life) -> str:
+        is_output = life.failure.startswith(("I1", "I2"))
+        return life.report(f"{self._command} {life.arguments}") + (f"{BLAME}\n" if is_output else "")
 
 
 def broken_promises(target: Callable[[], SinkTarget]) -> list[str]:

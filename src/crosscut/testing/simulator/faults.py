@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from crosscut.testing.simulator.driver import DriverProcess
+from crosscut.testing.simulator.memory_files import Fault
 from crosscut.testing.simulator.network import Line, Stream, VirtualTransport
 from crosscut.testing.simulator.options import PlannedFault
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.worker import WorkerProcess
-from crosscut.testing.stores import Fault
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.world import World

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from crosscut.store.files import Put, UncertainError
-from crosscut.testing.stores import Fault, MemoryFiles, Operation
+from crosscut.testing.simulator.memory_files import Fault, MemoryFiles, Operation
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.outside import Asked

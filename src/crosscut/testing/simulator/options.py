@@ -130,7 +130,7 @@ class Options:
 
     Attributes:
         theme: What the world is made for, "" if it is only made by chance.
-        graph: Name of a graph of `crosscut.testing.simulator.graphs`, or of the user's flow.
+        graph: Name of the flow, or of one of the graphs that Crosscut itself is simulated with.
         is_periodic: False: `snapshots="none"`.
         record_count: Records of each split.
         source_ms: How long it takes to read them.

@@ -59,9 +59,9 @@ from crosscut.graph.specs import (
 )
 from crosscut.graph.windows import WindowSpec
 from crosscut.operators.operator import text_of, user_code_error
-from crosscut.testing.flows.ways import grouped
 from crosscut.testing.simulator.awaiting import result_of
 from crosscut.testing.simulator.blame import UserCode, is_of_user
+from crosscut.testing.simulator.cycles import grouped
 from crosscut.testing.simulator.oracle_states import Clocks, cells_of, copied, rows_copied
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import gc
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crosscut.errors import CrosscutError, UserCodeError
-from crosscut.testing.flows import Description, drawn_flow, parsed, shrunk_flow
 from crosscut.testing.simulator.blame import told
-from crosscut.testing.simulator.drawn import world_of
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
 
 Make = Callable[[Options], World]
 SHRINK_RUNS_MAX = 60
-SHRINK_FLOWS_MAX = 300
 
 
 @dataclass(frozen=True)
@@ -50,34 +46,28 @@ class Life:
         lacking, added = (_shown(some) for some in self.repeated)
         return replace(self, repeated=(lacking, added))
 
-    def report(self, command: str = "crosscut simulate") -> str:
+    def report(self, replay: str, flow: str = "") -> str:
         """Return the failure as text: what, where, the last steps, and how to see it again.
 
         Args:
-            command: The command up to the options that name the world.
+            replay: The command that runs this world again.
+            flow: The flow as people read it, where they have not written it.
         """
-        flow = f"flow:\n{_indented(parsed(self.options.flow).numbered)}\n" if self.options.flow else ""
+        shown_flow = f"flow:\n{_indented(flow)}\n" if flow else ""
         faults = _indented("\n".join(map(str, self.options.faults)) or "none")
         return (
-            f"{self.failure}\n\nseed {self.options.seed}: {self.options}\n{flow}faults:\n{faults}\n"
-            f"the last steps:\n" + _indented("\n".join(self.steps)) + f"\n\nreplay: "
-            f"{command} {self.arguments}\n"
+            f"{self.failure}\n\nseed {self.options.seed}: {self.options}\n{shown_flow}faults:\n{faults}\n"
+            f"the last steps:\n" + _indented("\n".join(self.steps)) + f"\n\nreplay: {replay}\n"
         )
 
     @property
     def arguments(self) -> str:
-        """The options that name this world on the command line."""
+        """The options that name the seed and the faults on the command line."""
         faults = "" if len(self.kept) == self.plan_size else ",".join(map(str, self.kept)) or "none"
-        flow = self.options.flow
-        is_own = not flow or flow == str(drawn_flow(self.options.seed))
-        return (
-            f"--seed {self.options.seed}"
-            + (f" --faults {faults}" if faults else "")
-            + ("" if is_own else f" --flow {shlex.quote(flow)}")
-        )
+        return f"--seed {self.options.seed}" + (f" --faults {faults}" if faults else "")
 
 
-def live(options: Options, kept: Sequence[int] | None = None, make: Make = world_of) -> Life:
+def live(options: Options, kept: Sequence[int] | None, make: Make) -> Life:
     """Let a world live, with all faults of the plan or only those whose indices are `kept`."""
     plan = options.faults
     kept = tuple(range(len(plan)) if kept is None else kept)
@@ -132,35 +122,11 @@ def _take_apart(world: World) -> None:
         process.is_alive = False
 
 
-def shrunk(options: Options, life: Life, make: Make = world_of) -> Life:
-    """Return the failure as small as a bounded search finds it: the same rule is broken.
+def with_fewer_faults(options: Options, life: Life, make: Make) -> Life:
+    """Return the same failure with as few faults as a bounded search needs for it.
 
-    First it gets fewer faults; then, if it was drawn, a smaller flow; then, with that, fewer faults still.
+    It leaves out faults in halves, then quarters, at last one by one (Zeller's delta debugging).
     """
-    life = _with_fewer_faults(options, life, make)
-    if options.flow:
-        life = _with_smaller_flow(options, life, make)
-        life = _with_fewer_faults(replace(options, flow=life.options.flow), life, make)
-    return life
-
-
-def _with_smaller_flow(options: Options, life: Life, make: Make) -> Life:
-    found = life
-
-    def fails(flow: Description) -> bool:
-        nonlocal found
-        smaller = live(replace(options, flow=str(flow)), life.kept, make)
-        is_same = _is_same(smaller.failure, life.failure)
-        if is_same:
-            found = smaller
-        return is_same
-
-    shrunk_flow(parsed(options.flow), fails, SHRINK_FLOWS_MAX)
-    return found
-
-
-def _with_fewer_faults(options: Options, life: Life, make: Make) -> Life:
-    """Leave out faults in halves, then quarters, at last one by one (Zeller's delta debugging)."""
     kept = life.kept
     runs = 0
     size = max(1, len(kept) // 2)
@@ -169,7 +135,7 @@ def _with_fewer_faults(options: Options, life: Life, make: Make) -> Life:
             fewer = (*kept[:first], *kept[first + size :])
             runs += 1
             found = live(options, fewer, make)
-            if _is_same(found.failure, life.failure):
+            if is_same(found.failure, life.failure):
                 kept, life = fewer, found
                 break
         else:
@@ -199,6 +165,6 @@ def _indented(lines: str) -> str:
     return "\n".join(f"  {one}" for one in lines.splitlines())
 
 
-def _is_same(one: str, other: str) -> bool:
+def is_same(one: str, other: str) -> bool:
     """Whether both failures begin with the same word: the invariant's number, or the error's name."""
     return bool(one) and one.split()[0] == other.split()[0]

@@ -19,9 +19,9 @@ from crosscut.flow.flow import Flow
 from crosscut.graph.shipping import pack_copies, unpack_copy
 from crosscut.graph.specs import JobGraph, SinkSpec, SourceSpec
 from crosscut.testing.simulator.blame import UserCode, user_code_error_of
-from crosscut.testing.simulator.graphs import MAX_PARALLELISM, Graph, SimulatedJob
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.oracle import Cut, has_sequential_run, run_from
+from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM, Judgement, SimulatedJob
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.simulator.violation import ensure
@@ -112,7 +112,7 @@ class Rehearsal:
         played = with_doubles(graph)
         fresh = _fresh_copies(graph) if self.has_copies else None
         # Whether a record that counts twice makes others disappear is the user's affair.
-        judged_as = Graph(lambda *_: None, survives_duplicates=False)
+        judged_as = Judgement(survives_duplicates=False)
         is_comparable = not self.unstable and not self.outside_state
         return SimulatedJob(
             played,

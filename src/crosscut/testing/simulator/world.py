@@ -27,7 +27,6 @@ from crosscut.testing.simulator.coverage import DropWatch
 from crosscut.testing.simulator.driver import DriverProcess
 from crosscut.testing.simulator.faults import suffer
 from crosscut.testing.simulator.files import WatchedFiles
-from crosscut.testing.simulator.graphs import SimulatedJob, built
 from crosscut.testing.simulator.history import LogHistory
 from crosscut.testing.simulator.job import (
     assignments_of,
@@ -43,6 +42,7 @@ from crosscut.testing.simulator.network import Network
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault
 from crosscut.testing.simulator.outside import Outside
 from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.simulated_job import SimulatedJob
 from crosscut.testing.simulator.sinks import Resource, StagingWriter, watch_calls
 from crosscut.testing.simulator.thresholds import lowered
 from crosscut.testing.simulator.violation import ensure, violate
@@ -87,10 +87,10 @@ class World:
 
     Args:
         options: All of it follows from them.
-        job: What runs; default: the graph of the zoo that the options name.
+        job: What runs.
     """
 
-    def __init__(self, options: Options, job: SimulatedJob | None = None) -> None:
+    def __init__(self, options: Options, job: SimulatedJob) -> None:
         self.options = options
         self.dice = random.Random(f"crosscut world {options.seed}")
         self._draw = self.dice.random
@@ -100,7 +100,6 @@ class World:
         self.network = Network(self.clock, self, options.buffer_bytes)
         self.running: Process | None = None
         self.credentials = credentials_of(options)
-        job = job or built(options)
         self.tap = Wiretap(
             options.channel_bytes,
             self.seen,

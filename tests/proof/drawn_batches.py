@@ -1,0 +1,219 @@
+"""Drawn flows in batches, at changing parallelism: `python -m tests.proof.drawn_batches`.
+
+Their drivers die at any moment, and each successor has another parallelism. Splits are of uneven lengths, so
+that some tasks of a source end long before others. Folds follow unions, calls and other edges that leave
+records with their task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import get_args
+
+from tests.proof.batches import LocalJobs, LostError, Weather, run_batches
+from tests.proof.flows import (
+    Description,
+    built_flow,
+    drawn_flow,
+    expected_output,
+    parsed,
+    source_records,
+)
+from tests.proof.flows.oracle import TooMuchError
+from tests.proof.flows.steps import (
+    AggregateName,
+    Broadcast,
+    CallName,
+    KeyName,
+    Loop,
+    OrderName,
+    RateLimit,
+    Rules,
+    Source,
+)
+
+import crosscut as cc
+from crosscut.driver.driver import CoordinatorDriver
+from crosscut.errors import FlowError
+from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.stage import StageOrder
+from crosscut.testing.simulator.sources import ReplayedSource
+
+PARALLELISM_MAX = 5
+WORK_MAX = 4_000
+FOLDED_SHARE = 0.5
+"""Of the flows, so many are a final fold behind edges of all kinds."""
+
+
+def drawn_description(seed: int) -> Description:
+    """Return the flow of `seed`: one that batches can run, at any parallelism with the same output."""
+    attempt = 0
+    while True:
+        dice = Random(f"crosscut batches {seed} {attempt}")
+        attempt += 1
+        try:
+            flow = _folded(dice) if dice.random() < FOLDED_SHARE else drawn_flow(dice.randrange(100_000))
+        except FlowError:
+            continue
+        steps = tuple(
+            replace(one, splits=_uneven(dice, len(one.splits))) if isinstance(one, Source) else one
+            for one in flow.steps
+        )
+        if any(isinstance(one, Loop | RateLimit | Broadcast | Rules) for one in steps):
+            # Batches have no loops; copies are as many as there are tasks.
+            continue
+        try:
+            expected_output(Description(steps), PARALLELISM_MAX, WORK_MAX)
+        except (FlowError, TooMuchError):
+            continue
+        return Description(steps)
+
+
+def _uneven(dice: Random, at_least: int) -> tuple[int, ...]:
+    count = max(at_least, dice.randint(1, 6))
+    return tuple(dice.choice((0, 1, 2, 5, 20, 50)) for _ in range(count))
+
+
+def _folded(dice: Random) -> Description:
+    """A final fold, which batches begin before the shuffle, behind what leaves records with their task."""
+    steps = [f"source 1 {dice.choice((0, 2))}" for _ in range(dice.randint(1, 3))]
+    stream = 0
+    if len(steps) > 1:
+        steps.append("union " + ",".join(map(str, range(len(steps)))))
+        stream = len(steps) - 1
+    for _ in range(dice.randint(0, 2)):
+        match dice.choice(("map", "map_async", "filter", "count")):
+            case "map":
+                steps.append(f"map {stream} same 1")
+            case "map_async":
+                call, order = dice.choice(get_args(CallName)), dice.choice(get_args(OrderName))
+                steps.append(f"map_async {stream} {call} {dice.choice((1, 2, 5))} {order}")
+                # Of the records for which all calls fail.
+                steps.append(f"side_output {len(steps) - 1} 0")
+                steps.append(f"union {len(steps) - 2},{len(steps) - 1}")
+            case "filter":
+                steps.append(f"filter {stream} multiples 0")
+            case _:
+                # A fold of folds.
+                steps.append(f"key_by {stream} {dice.choice(get_args(KeyName))} {dice.choice((2, 3, 7))}")
+                steps.append(f"count {len(steps) - 1} final")
+        stream = len(steps) - 1
+    steps.append(f"key_by {stream} {dice.choice(get_args(KeyName))} {dice.choice((1, 3, 7, 40))}")
+    keyed = len(steps) - 1
+    fold = dice.choice(("count", "sum", "aggregate"))
+    if fold == "count":
+        steps.append(f"count {keyed} final")
+    elif fold == "sum":
+        steps.append(f"sum {keyed} weight final")
+    else:
+        steps.append(f"aggregate {keyed} {dice.choice(get_args(AggregateName))} final")
+    steps.append(f"sink {keyed + 1}")
+    return parsed("; ".join(steps))
+
+
+class MortalJobs(LocalJobs):
+    """Their driver dies when it runs another batch after so many; None: it lives on."""
+
+    def __init__(
+        self, graph: JobGraph, store_url: str, random: Random, weather: Weather, runs_max: int | None
+    ) -> None:
+        super().__init__(graph, store_url, random, weather)
+        self._runs_max = runs_max
+        self._is_over = False
+
+    def made(self, graph: JobGraph, store_url: str) -> LocalJobs:
+        """Return these jobs, for `run_batches`."""
+        return self
+
+    def are_over(self, driver: CoordinatorDriver) -> bool:
+        """Whether the driver is to be left."""
+        return self._is_over
+
+    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
+        """Run the stages one after the other."""
+        if self.seen["runs"] == self._runs_max:
+            self._is_over = True
+            raise LostError(f"the driver died before {description}")
+        return super().run(name, orders, description)
+
+
+def run_rescaled(seed: int, directory: Path) -> str:
+    """Run the flow of `seed` to its end; return what is wrong with its output, "" if nothing is.
+
+    Args:
+        directory: Empty; for checkpoints and output.
+    """
+    description = drawn_description(seed)
+    dice = Random(f"crosscut starts {seed}")
+    sinks: dict[int, cc.Collect] = {}
+
+    def source(number: int, step: Source) -> ReplayedSource:
+        return ReplayedSource(
+            {f"s{number}-{split}": one for split, one in enumerate(source_records(number, step))}
+        )
+
+    def sink(number: int) -> cc.Collect:
+        sinks[number] = cc.collect(directory / f"sink-{number}")
+        return sinks[number]
+
+    flow = built_flow(description, source, sink)
+    weather = Weather(doubled=0.1, torn=0.1, lost=0.05) if dice.random() < 0.3 else Weather()
+    records_max = dice.choice((5, 20, 50))
+    starts = [dice.randint(1, PARALLELISM_MAX) for _ in range(dice.choice((2, 2, 3)))]
+    for turn, parallelism in enumerate(starts):
+        is_last = turn == len(starts) - 1
+        settings = cc.Settings(
+            engine="micro-batch",
+            checkpoint_dir=directory / "checkpoints",
+            parallelism=parallelism,
+            checkpoint_interval="10ms",
+            batch_records_max=1_000 if is_last else records_max,
+        )
+        graph = flow.compile(parallelism, 128)
+        runs_max = None if is_last else dice.choice((1, 1, 2, 3))
+        jobs = MortalJobs(graph, settings.store_of(graph.name), Random(dice.random()), weather, runs_max)
+        end, _ = run_batches(graph, settings, jobs.made, jobs.are_over)
+        if end is not None:
+            if end.outcome != "finished":
+                return f"{description}\nat {starts}: {end}"
+            break
+    expected = expected_output(description, starts[-1])
+    for number, one in sinks.items():
+        found = Counter(map(repr, one.records()))
+        wanted = Counter(map(repr, expected.records[number]))
+        if found != wanted:
+            missing, repeated = (sorted(one.elements())[:5] for one in (wanted - found, found - wanted))
+            return (
+                f"{description}\nat {starts}, {records_max} records a batch: sink {number} misses {missing}, "
+                f"and has {repeated} too often"
+            )
+    return ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as many jobs as the command line says; return the exit code: 1 if an output was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.drawn_batches", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=100, help="how many (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first (default: %(default)s)")
+    asked = parser.parse_args(arguments)
+    wrong = 0
+    for seed in range(asked.first, asked.first + asked.jobs):
+        with tempfile.TemporaryDirectory() as directory:
+            found = run_rescaled(seed, Path(directory))
+        if found:
+            wrong += 1
+            sys.stdout.write(f"seed {seed}: {found}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{asked.jobs} jobs, seeds {asked.first} on: {wrong} wrong\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
