@@ -104,10 +104,18 @@ def lines(directory: Path) -> list[Any]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("place", ["map", "process"])
-@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize(
+    ("how", "place", "engine"),
+    [
+        ("SIGSEGV", "map", "continuous"),
+        ("exit status 3", "map", "continuous"),
+        ("SIGSEGV", "process", "continuous"),
+        ("exit status 3", "process", "continuous"),
+        ("exit status 3", "process", "micro-batch"),
+    ],
+)
 def test_records_that_end_the_process_become_dead_letters_and_the_job_goes_on(
-    tmp_path: Path, started: Any, how: str, place: str
+    tmp_path: Path, started: Any, how: str, place: str, engine: str
 ) -> None:
     """I1, I2: each of them is there exactly once, as is every other record."""
     bad = frozenset({1_000, BAD, BAD + 1, COUNT - 1})
@@ -117,12 +125,67 @@ def test_records_that_end_the_process_become_dead_letters_and_the_job_goes_on(
     parsed.sink(cc.files.jsonl(tmp_path / "out"))
     letters = parsed.side_output("dead letters")
     letters.map(lambda one: [one.record, one.error]).sink(cc.files.jsonl(tmp_path / "dead"))
-    job = started(Written(flow, tmp_path))
+    job = started(Written(flow, tmp_path, engine))
     started.finish(job)
     assert sorted(one[1] for one in lines(tmp_path / "out")) == [n for n in range(COUNT) if n not in bad]
     found = sorted(lines(tmp_path / "dead"), key=lambda one: one[0][1])
     assert found == [[list(numbered(n)), f"ProcessDiedError: {how}"] for n in sorted(bad)]
-    assert job.progress()["restarts"] >= 2
+    assert job.progress()["restarts"] >= (2 if engine == "continuous" else 0)
+
+
+class Alarming(cc.KeyedProcess[Any, Any]):
+    """Passes records on, and ends the process in a timer that a bad one has set."""
+
+    def __init__(self, harm: Deadly) -> None:
+        self.harm = harm
+
+    def on_record(self, record: Record, ctx: Any) -> Any:
+        if record[1] in self.harm.numbers:
+            ctx.set_timer(record[1] + 10)
+        yield record
+
+    def on_timer(self, time: int, ctx: Any) -> Any:
+        self.harm.harm()
+        return ()
+
+
+def test_a_timer_that_ends_the_process_is_named(tmp_path: Path, started: Any) -> None:
+    flow = cc.Flow("alarming")
+    stream = flow.source(cc.generate(numbered, count=COUNT, rate=8_000)).assign_timestamps(lambda one: one[1])
+    alarming = stream.key_by(lambda one: one[0]).process(Alarming(Deadly(crashes))).named("alarming")
+    alarming.sink(cc.files.jsonl(tmp_path / "out"))
+    text = failure(started(Written(flow, tmp_path)), started)
+    assert "operator 'alarming' ends its process (SIGSEGV) at a timer or window that is due" in text
+    assert "in on_timer" in text
+
+
+@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
+def test_a_job_whose_source_ends_the_process_fails_and_names_what_no_copy_tries(
+    tmp_path: Path, started: Any, engine: str
+) -> None:
+    """Where Spark would try the batch a million times."""
+    flow = cc.Flow("deadly-source")
+    source = cc.generate(numbered_deadly, count=COUNT)
+    flow.source(source).named("numbers").sink(cc.files.jsonl(tmp_path / "out")).named("lines")
+    text = failure(started(Written(flow, tmp_path, engine, restarts=3)), started)
+    assert "don't try source 'numbers', sink 'lines'" in text
+    assert lines(tmp_path / "out") == []
+
+
+def numbered_deadly(number: int) -> Record:
+    return Deadly(exits_at_once)(numbered(number))
+
+
+def test_in_micro_batches_the_record_is_named(tmp_path: Path, started: Any) -> None:
+    settings = {"restart": FEW_RESTARTS, "engine": "micro-batch"}
+    job = NumberedJob(tmp_path, settings=settings, keyed_hook=Deadly(crashes))
+    handle = started(job)
+    text = failure(handle, started)
+    assert "operator 'sums' ends its process (SIGSEGV) at a record" in text
+    assert f"record: {BAD_RECORD!r}" in text
+    assert "in crashes" in text
+    assert handle.progress()["restarts"] == 0, "Spark has made the attempts"
+    job.check_nothing_is_visible_too_early()
 
 
 @dataclass(frozen=True)
@@ -131,10 +194,12 @@ class Written:
 
     flow: cc.Flow
     directory: Path
+    engine: str = "continuous"
+    restarts: int = 20
 
     def start(self, spark: Any) -> Any:
-        restart = cc.Restart(failures=20, delay_step="20ms", delay_max="50ms")
-        settings = NumberedJob(self.directory, settings={"restart": restart})
+        restart = cc.Restart(failures=self.restarts, delay_step="20ms", delay_max="50ms")
+        settings = NumberedJob(self.directory, settings={"restart": restart, "engine": self.engine})
         return self.flow.start(settings.all_settings(), spark=spark)
 
 

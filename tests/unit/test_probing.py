@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import crosscut as cc
 from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
 from crosscut.errors import UserCodeError
 from crosscut.foundation.batch import Batch
@@ -24,9 +25,10 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.probing import AT_ONCE_MS, Copies, Deadly, Died, Probing, ProbingTime, Tried
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Filter, Map
-from crosscut.protocol.job.deaths import CHECKPOINTS, checkpoints_to_probe, deaths_of
+from crosscut.protocol.job.deaths import BATCH_ENDED, CHECKPOINTS, checkpoints_to_probe, deaths_of
 from crosscut.protocol.job.restarts import Failures, GiveUp, RestartPolicy
 from crosscut.protocol.messages import FailureCause
+from crosscut.spark.cluster.untried import untried_in_copies
 from crosscut.task.chain import Chain
 
 CRASH = Died("SIGSEGV", "in parse")
@@ -37,6 +39,7 @@ def lost(worker: int) -> FailureCause:
 
 
 RAISED = FailureCause("ValueError", "bad", "parse", "'x'")
+ENDED_BY_SPARK = FailureCause(BATCH_ENDED, "Spark ended the batch")
 SILENT = FailureCause("WorkerLost", "silent for more than heartbeat_timeout=10 s")
 
 
@@ -55,6 +58,9 @@ SILENT = FailureCause("WorkerLost", "silent for more than heartbeat_timeout=10 s
         ([lost(1), lost(0), lost(1), lost(1)], 3),
         ([lost(0), lost(2), lost(3)], 2),
         ([lost(0), lost(2), RAISED], 0),
+        ([ENDED_BY_SPARK, ENDED_BY_SPARK], 2),
+        ([ENDED_BY_SPARK, lost(1)], 2),
+        ([ENDED_BY_SPARK, lost(0)], 0),
     ],
     ids=str,
 )
@@ -105,6 +111,10 @@ class Told(Copies):
 
     def attempt(self, operator: Operator, batch: Batch) -> Tried:
         self.tried.append(batch.records)
+        return self.answers.pop(0)
+
+    def attempt_due(self, operator: Operator, watermark: int | None) -> Tried:
+        self.tried.append([watermark])
         return self.answers.pop(0)
 
     def now_ms(self) -> int:
@@ -188,6 +198,81 @@ def test_what_a_copy_would_share_is_never_tried() -> None:
     assert probing_with(Told(), 2).look(operator, Batch([1, 2])) == 2
 
 
+@pytest.mark.parametrize(
+    ("answers", "deaths", "convicts"),
+    [
+        ([Tried(1)], 3, False),
+        ([Tried(0)], 3, False),
+        ([Tried(0, CRASH), Tried(0, CRASH)], 3, True),
+        ([Tried(0, CRASH), Tried(1)], 3, False),
+        ([Tried(0, Died("SIGKILL")), Tried(0, Died("SIGKILL"))], 3, False),
+        ([Tried(0, CRASH), Tried(0, CRASH)], 2, False),
+    ],
+)
+def test_what_is_due_is_deadly_if_two_copies_die_of_it_where_copies_are_known_to_work(
+    answers: list[Tried], deaths: int, convicts: bool
+) -> None:
+    copies = Told(*answers)
+    found = probing_with(copies, deaths).look_at_due(PARSE, 7)
+    assert found == (CRASH if convicts else None)
+    assert copies.tried == [[7]] * len(answers)
+
+
+def test_a_record_that_passes_is_a_witness_for_what_is_due() -> None:
+    copies = Told(Tried(2), Tried(0, CRASH), Tried(0, CRASH))
+    probing = probing_with(copies, 2)
+    assert probing.look(PARSE, Batch([1, 2])) == 2
+    assert probing.look_at_due(PARSE, 7) == CRASH
+
+
+def test_no_copy_is_asked_for_what_is_due_where_copies_do_not_answer() -> None:
+    copies = Told(Tried(0))
+    probing = probing_with(copies, 3)
+    assert [probing.look_at_due(PARSE, 7), probing.look_at_due(PARSE, 8)] == [None, None]
+    assert copies.tried == [[7]]
+
+
+# What is said where no record is found.
+
+
+@pytest.mark.parametrize("one", [lost(1), ENDED_BY_SPARK])
+@pytest.mark.parametrize("same_record_max", [0, 3])
+def test_a_job_whose_workers_die_without_a_record_says_what_was_not_tried(
+    one: FailureCause, same_record_max: int
+) -> None:
+    policy = RestartPolicy(3, 300_000, 0, 100, 1_000, same_record_max, untried="source 'in', sink 'out'")
+    failures = Failures(policy)
+    for cause in (RAISED, one, one):
+        failures.note(cause)
+    _, decision = failures.note(one)
+    assert isinstance(decision, GiveUp)
+    assert ("don't try source 'in', sink 'out'" in decision.shown.message) is (same_record_max > 0)
+    assert decision.cause == (one if same_record_max else RAISED)
+
+
+def test_other_failures_say_nothing_of_it() -> None:
+    failures = Failures(RestartPolicy(2, 300_000, 0, 100, 1_000, 3, untried="source 'in'"))
+    for cause in (lost(1), lost(1)):
+        failures.note(cause)
+    _, decision = failures.note(SILENT)
+    assert isinstance(decision, GiveUp)
+    assert "source 'in'" not in decision.shown.message
+
+
+def test_what_no_copy_tries_is_named() -> None:
+    flow = cc.Flow("all")
+    numbers = flow.source(cc.items([1])).named("in").map(abs).map_async(called).named("asked")
+    numbers.key_by(abs).count().named("counts").sink(cc.collect()).named("out")
+    graph = flow.compile(2, 16)
+    assert untried_in_copies(graph, state_is_in_memory=True) == "source 'in', map_async 'asked', sink 'out'"
+    on_disk = "source 'in', map_async 'asked', count 'counts' with its state on disk, sink 'out'"
+    assert untried_in_copies(graph, state_is_in_memory=False) == on_disk
+
+
+async def called(one: int) -> int:
+    return one
+
+
 # How much time it may take.
 
 
@@ -204,6 +289,9 @@ class Slow(Copies):
         self.clock_ms += self.took_ms
         self.attempts += 1
         return Tried(0 if self.died else len(batch), self.died)
+
+    def attempt_due(self, operator: Operator, watermark: int | None) -> Tried:
+        return Tried(1)
 
     def now_ms(self) -> int:
         return self.clock_ms
@@ -262,6 +350,9 @@ class Deaths(Copies):
             if passed == self.pace:
                 return Tried(passed)
         return Tried(len(batch))
+
+    def attempt_due(self, operator: Operator, watermark: int | None) -> Tried:
+        return Tried(1)
 
     def now_ms(self) -> int:
         return 0
@@ -371,6 +462,24 @@ def test_a_copy_says_at_which_record_it_died_and_how(
     if how in ("SIGSEGV", "SIGABRT"):
         assert "test_probing.py" in tried.died.trace
         assert "stateless.py" not in tried.died.trace
+
+
+class Windows(Map):
+    """Dies of what is due."""
+
+    def advance(self, watermark: int | None) -> Batch | None:
+        if watermark == 7:
+            ctypes.string_at(0)
+        return None
+
+
+def test_a_copy_dies_of_what_is_due(copies: ForkedCopies) -> None:
+    operator = Windows("windows", abs)
+    assert copies.attempt_due(operator, 6) == Tried(1)
+    tried = copies.attempt_due(operator, 7)
+    assert tried.died is not None
+    assert (tried.passed, tried.died.how) == (0, "SIGSEGV")
+    assert "in advance" in tried.died.trace
 
 
 @pytest.mark.parametrize(("harm", "passed"), [(raise_oddly, 3), (lambda: 1 / 0, 3), (lambda: None, 4)])

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.foundation.ids import TaskId, VertexId
+from crosscut.foundation.ids import TaskId, VertexId, WorkerIndex
 from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.shuffle import Failure, Parcel
+from crosscut.protocol.job.deaths import deaths_of
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Partition
-from crosscut.protocol.microbatch.trying import goes_back, tries
+from crosscut.protocol.microbatch.trying import DEATHS_MAX, dead, deaths_before, goes_back, tries
 from crosscut.spark.cluster.batch_retries import TriedError, tried, tries_of
 
 COUNT = VertexId("count")
@@ -83,3 +84,14 @@ def test_it_is_so_only_where_spark_speculates_and_no_more_often_than_it_bears(
     master: str, conf: dict[str, str], expected: int
 ) -> None:
     assert tries_of(master, conf.get) == expected
+
+
+def test_a_partition_whose_processes_die_again_and_again_ends_the_batch() -> None:
+    """Spark may be willing to make a million attempts."""
+    assert [deaths_before(attempt, tries=0) for attempt in range(3)] == [0, 1, 2]
+    assert [deaths_before(attempt, tries=2) for attempt in range(5)] == [0, 0, 0, 1, 2]
+    assert [dead(deaths, ["b", "a"], 1, 7) for deaths in range(DEATHS_MAX)] == [None] * DEATHS_MAX
+    cause = dead(DEATHS_MAX, ["b", "a"], 1, 7)
+    assert cause is not None
+    assert "5 processes in a row have ended at partition 1 of a, b in batch 7" in cause.message
+    assert deaths_of(WorkerIndex(1), [cause, cause]) == 2

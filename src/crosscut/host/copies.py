@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,6 +61,15 @@ class ForkedCopies:
         self._said: mmap.mmap | None = None
 
     def attempt(self, operator: Operator, batch: Batch) -> Tried:
+        return self._tried(
+            partial(operator.process, part_of(batch, number, number + 1)) for number in range(len(batch))
+        )
+
+    def attempt_due(self, operator: Operator, watermark: int | None) -> Tried:
+        return self._tried(iter([partial(operator.advance, watermark)]))
+
+    def _tried(self, steps: Iterator[Callable[[], object]]) -> Tried:
+        """Let a copy carry out `steps`, and return how many it was through with."""
         said = self._said = self._said or mmap.mmap(-1, _SAID.size)
         _SAID.pack_into(said, 0, 0, False)
         with ExitStack() as stack:
@@ -70,7 +81,7 @@ class ForkedCopies:
                 _LOG.warning("no record that ends the process can be looked for: %s", error)
                 return Tried(0)
             if pid == 0:
-                self._be_copy(operator, batch, said, last_words.fileno())
+                self._be_copy(steps, said, last_words.fileno())
             status = self._status(pid)
             passed, is_done = _SAID.unpack_from(said)
             if is_done or status is None:
@@ -102,16 +113,16 @@ class ForkedCopies:
                 os.waitpid(pid, 0)
         return None
 
-    def _be_copy(self, operator: Operator, batch: Batch, said: mmap.mmap, last_words: int) -> NoReturn:
-        """Process the records, and end this process, which is a copy, whatever happens."""
+    def _be_copy(self, steps: Iterator[Callable[[], object]], said: mmap.mmap, last_words: int) -> NoReturn:
+        """Carry out the steps, and end this process, which is a copy, whatever happens."""
         passed = 0
         try:
             stop_s = time.monotonic() + self._working_s
             _settle(last_words)
-            while passed < len(batch):
+            for step in steps:
                 # Also if it raises: then it does so in the worker, which knows what to do.
                 passed += 1
-                operator.process(part_of(batch, passed - 1, passed))
+                step()
                 _SAID.pack_into(said, 0, passed, False)
                 if time.monotonic() > stop_s:
                     break

@@ -50,6 +50,13 @@ _ARMED_PER_TIMEOUT = 10
 """What the event loop does not survive ends the process up to a tenth sooner; `CALL_SHARE` is less."""
 
 
+def show_crashes() -> None:
+    """Have the stack of a crash in native code written to standard error."""
+    # Whoever has enabled it has said where to.
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__, all_threads=False)
+
+
 class SystemProcess:
     """This process."""
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from crosscut.graph.shipping import unpack_graph
 from crosscut.host.alarms import system_alarm
+from crosscut.host.copies import ForkedCopies
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, let_threads_run, switching_within
+from crosscut.host.process import show_crashes
 from crosscut.microbatch.host_cache import host_parts
 from crosscut.microbatch.shuffle import Parcel
 from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
@@ -17,6 +19,9 @@ from crosscut.worker.deployment import TaskTerms
 
 JOBS_MAX = 4
 """Jobs that a process keeps something of; Spark gives it tasks of any."""
+
+_COPIES_TIMEOUT_S = 20.0
+"""Of which a copy may take a part. Nobody waits for a heartbeat here."""
 
 _kept: dict[str, Surroundings] = {}
 
@@ -38,8 +43,15 @@ def surroundings_of(
         )
         parts = host_parts(open_store(store_url, create=False), store_url, terms.state_dir)
         found = Surroundings(
-            graph, parts, states, {}, new_alarm=system_alarm, let_threads_run=let_threads_run
+            graph,
+            parts,
+            states,
+            {},
+            new_alarm=system_alarm,
+            copies=ForkedCopies(_COPIES_TIMEOUT_S),
+            let_threads_run=let_threads_run,
         )
+        show_crashes()
     _kept[job] = found
     while len(_kept) > JOBS_MAX:
         oldest = next(iter(_kept))

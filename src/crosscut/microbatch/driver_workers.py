@@ -39,6 +39,7 @@ from crosscut.protocol.events import (
     SweepRequested,
     WorkersEnded,
 )
+from crosscut.protocol.job.deaths import BATCH_ENDED
 from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.messages import (
     AbortCheckpoint,
@@ -327,6 +328,8 @@ class BatchWorkers:
             replace(
                 deploy,
                 restore=effect.checkpoint_id,
+                # The batch at which processes have died was the first one.
+                deaths=0,
                 snapshots=tuple(one for one in snapshots if one.task.index == index),
                 splits=(),
                 rescaled_from=0,
@@ -499,7 +502,7 @@ class BatchWorkers:
                 return
             text = "\n".join(str(error).splitlines()[:4])[:2_000]
             self._post(
-                on.RunEnded(epoch, n, run, FailureCause("SparkJobEnded", f"Spark ended the batch: {text}"))
+                on.RunEnded(epoch, n, run, FailureCause(BATCH_ENDED, f"Spark ended the batch: {text}"))
             )
         else:
             self._failpoints("batch.returned")

@@ -29,6 +29,7 @@ from crosscut.microbatch.shuffle import Failure, Inbox, Outbox, Parcel, Posted
 from crosscut.microbatch.state_cache import KeptStates
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
+from crosscut.operators.probing import Copies
 from crosscut.protocol.messages import (
     AssignSplits,
     DeployTasks,
@@ -38,6 +39,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
+from crosscut.protocol.microbatch.trying import dead
 from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
@@ -65,6 +67,7 @@ class StageOrder:
         records_max: That one source task may read.
         combines: Folds are begun before their shuffle; the same for all attempts at a batch.
         found: Splits for its sources that are in no checkpoint yet.
+        deaths: Attempts before this one whose processes have ended.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -77,6 +80,7 @@ class StageOrder:
     combines: bool
     found: tuple[AssignSplits, ...] = ()
     failpoints: Plan | None = None
+    deaths: int = 0
 
     @property
     def vertices(self) -> tuple[str, ...]:
@@ -98,6 +102,7 @@ class Surroundings:
     states: KeptStates
     paces: dict[TaskId, Pace]
     new_alarm: NewAlarm = LoopAlarm
+    copies: Copies | None = None
     let_threads_run: Callable[[], None] = hold_on
 
 
@@ -115,10 +120,12 @@ def run_stage(
     )
     loop = asyncio.new_event_loop()
     attempt = _StageAttempt(order, surroundings, name, outbox)
-    failure: Failure | None = None
+    cause = dead(order.deaths, order.vertices, partition.index, order.checkpoint_id)
+    failure = None if cause is None else Failure(attempt.task, cause)
     try:
         try:
-            loop.run_until_complete(attempt.begin())
+            if failure is None:
+                loop.run_until_complete(attempt.begin())
             for parcel in parcels:
                 if failure is not None:
                     # What Spark has for this process is read to its end: else it would be thrown away.
@@ -202,6 +209,8 @@ class _StageAttempt:
             pace_of=lambda task: around.paces.setdefault(task, AdaptivePace(order.terms.batch_rows)),
             new_alarm=around.new_alarm,
             let_threads_run=around.let_threads_run,
+            copies=around.copies if order.terms.tries_in_copies else None,
+            deaths=max(order.deaths, order.deploy.deaths),
         )
         self._begin_parts()
         at_hand = around.states.at_hand(self._tasks, order.deploy, around.parts)

@@ -7,6 +7,8 @@ forked copy of itself first, record by record. What a copy survives is then proc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,6 +74,9 @@ class Copies(Protocol):
         It takes a bounded time. A copy that is not through by then says how far it is.
         """
 
+    def attempt_due(self, operator: Operator, watermark: int | None) -> Tried:
+        """Let a copy say what `operator` has due by `watermark`; `passed` is 1 if it came through."""
+
     def now_ms(self) -> int:
         """Return a time that never goes back."""
 
@@ -101,10 +106,19 @@ class ProbingTime:
 
     def attempt(self, operator: Operator, batch: Batch) -> Tried:
         """See `Copies.attempt`."""
+        with self._spending():
+            return self._copies.attempt(operator, batch)
+
+    def attempt_due(self, operator: Operator, watermark: int | None) -> Tried:
+        """See `Copies.attempt_due`."""
+        with self._spending():
+            return self._copies.attempt_due(operator, watermark)
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
         before_ms = self._copies.now_ms()
-        tried = self._copies.attempt(operator, batch)
+        yield
         self._spent_ms += self._copies.now_ms() - before_ms
-        return tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +151,7 @@ class Probing:
         Only the death of a copy at the first record is looked into. What comes before is processed first,
         so the copy that is to tell has the state that the record finds.
         """
-        if not operator.runs_in_copies or operator.uid in self._unfit or not self._time.is_left:
+        if not self._is_tried(operator):
             return len(batch)
         tried = self._time.attempt(operator, batch)
         if tried.passed:
@@ -155,11 +169,31 @@ class Probing:
         if again.died.how == KILLED:
             # By a record that takes all memory, or by a machine that has none left, for any copy.
             return Deadly(batch.records[0], again.died) if self._next_passes(operator, batch) else 1
-        is_known_to_work = operator.uid in self._witnessed or not self._needs_witness
-        if is_known_to_work or self._next_passes(operator, batch):
+        if self._is_known_to_work(operator) or self._next_passes(operator, batch):
             return Deadly(batch.records[0], again.died)
         self._unfit.add(operator.uid)
         return 1
+
+    def look_at_due(self, operator: Operator, watermark: int | None) -> Died | None:
+        """Return how what is due by `watermark` ends the process; None: it does not, as far as is known."""
+        if not self._is_tried(operator):
+            return None
+        tried = self._time.attempt_due(operator, watermark)
+        if tried.passed:
+            return None
+        if tried.died is None:
+            self._unfit.add(operator.uid)
+            return None
+        again = self._time.attempt_due(operator, watermark).died
+        is_sure = again is not None and again.how != KILLED and self._is_known_to_work(operator)
+        return again if is_sure else None
+
+    def _is_tried(self, operator: Operator) -> bool:
+        return operator.runs_in_copies and operator.uid not in self._unfit and self._time.is_left
+
+    def _is_known_to_work(self, operator: Operator) -> bool:
+        """Whether copies of an operator die for a reason: others have come through, or workers die, too."""
+        return operator.uid in self._witnessed or not self._needs_witness
 
     def _next_passes(self, operator: Operator, batch: Batch) -> bool:
         """Whether a copy, made now, is through with the record after the first."""
@@ -168,15 +202,24 @@ class Probing:
 
 def deadly_error(uid: str, found: Deadly) -> UserCodeError:
     """Return the error of operator `uid` that names a deadly record."""
+    return _error(uid, found.died, "a record", "the record", shortened(found.record))
+
+
+def due_error(uid: str, died: Died) -> UserCodeError:
+    """Return the error of operator `uid` whose timers or windows end the process."""
+    return _error(uid, died, "a timer or window that is due", "it", "")
+
+
+def _error(uid: str, died: Died, where: str, tried: str, record: str) -> UserCodeError:
     error = UserCodeError(
-        f"operator {uid!r} ends its process ({found.died.how}) at a record: workers have died of it, and two "
-        f"copies of the process that tried the record",
+        f"operator {uid!r} ends its process ({died.how}) at {where}: workers have died of it, and two "
+        f"copies of the process that tried {tried}",
         operator=uid,
-        record=shortened(found.record),
-        traceback=found.died.trace,
+        record=record,
+        traceback=died.trace,
         is_certain=True,
     )
-    error.__cause__ = ProcessDiedError(found.died.how)
+    error.__cause__ = ProcessDiedError(died.how)
     return error
 
 

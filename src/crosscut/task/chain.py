@@ -16,7 +16,7 @@ from crosscut.graph.specs import SideOutput
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, named_state_error, shortened
-from crosscut.operators.probing import Deadly, Probing, deadly_error, deadly_letter
+from crosscut.operators.probing import Deadly, Probing, deadly_error, deadly_letter, due_error
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.telemetry import Letter, Reading
@@ -306,7 +306,7 @@ class Chain:
                     self._run(held, position + 1)
                     yield
                 continue
-            while operator.hears_watermarks and (due := _advanced(operator, END_OF_TIME)) is not None:
+            while operator.hears_watermarks and (due := self._advanced(operator, END_OF_TIME)) is not None:
                 self._course.leave()
                 self._course.rest = None
                 self._take_aside(operator)
@@ -346,7 +346,7 @@ class Chain:
             if course.rest is not None:
                 self._waiting.append((position, course.rest))
                 course.rest = None
-            if operator.hears_watermarks and (due := _advanced(operator, batch.watermark)) is not None:
+            if operator.hears_watermarks and (due := self._advanced(operator, batch.watermark)) is not None:
                 course.leave()
                 course.rest = None
                 self._take_aside(operator)
@@ -390,6 +390,19 @@ class Chain:
         if rest.records or rest.has_news:
             self._waiting.append((position, rest))
 
+    def _advanced(self, operator: Operator, watermark: int | None) -> Batch | None:
+        """Return what `operator` has due.
+
+        Raises:
+            UserCodeError: It ends the process.
+        """
+        if self.probing is not None and (died := self.probing.look_at_due(operator, watermark)) is not None:
+            raise due_error(operator.uid, died)
+        try:
+            return operator.advance(watermark)
+        except StateError as error:
+            raise named_state_error(operator.uid, error) from error
+
     def _tell_aside(self, operator: Operator, news: Batch) -> None:
         """Let those who read what `operator` says under names have the news that goes on from there."""
         if operator.sides is not None and news.has_news:
@@ -419,13 +432,6 @@ def _shown(letter: DeadLetter) -> Letter:
 def _processed(operator: Operator, batch: Batch) -> Batch:
     try:
         return operator.process(batch)
-    except StateError as error:
-        raise named_state_error(operator.uid, error) from error
-
-
-def _advanced(operator: Operator, watermark: int | None) -> Batch | None:
-    try:
-        return operator.advance(watermark)
     except StateError as error:
         raise named_state_error(operator.uid, error) from error
 

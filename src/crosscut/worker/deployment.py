@@ -74,6 +74,7 @@ class TaskTerms:
         spill_dir: None: the system's directory for temporary files.
         state_dir: Where a backend on disk keeps its files; None: likewise.
         state_cache_bytes: Memory for what it has read there.
+        tries_in_copies: After deaths of its process, records are tried in copies of it.
     """
 
     batch_rows: int
@@ -88,6 +89,7 @@ class TaskTerms:
     state_backend: BackendName = "memory"
     state_dir: str | None = None
     state_cache_bytes: int = BLOCK_CACHE_BYTES
+    tries_in_copies: bool = True
 
 
 async def build_tasks(

@@ -13,7 +13,7 @@ from crosscut.host.clock import SystemClock
 from crosscut.host.copies import ForkedCopies
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.interpreter_lock import let_threads_run
-from crosscut.host.process import SystemProcess, hosting_a_worker
+from crosscut.host.process import SystemProcess, hosting_a_worker, show_crashes
 from crosscut.net.control import report_failed_start
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend
@@ -29,6 +29,7 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
     Raises:
         WorkersError: Told to fail, or the coordinator is lost.
     """
+    show_crashes()
     uvloop = _uvloop()
     with (
         hosting_a_worker(),

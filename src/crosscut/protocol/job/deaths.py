@@ -1,7 +1,7 @@
-"""Which workers look for a record that ends their process, and for how long. Pure decisions.
+"""Which workers look for a record that ends their process, for how long, and what is said if there is none.
 
 A worker that dies can't say what it was at. When the same worker has died twice, its successor tries each
-batch in a copy of its process first, which costs it about half its speed; see decision 0097.
+batch in a copy of its process first, which costs it about half its speed; see decision 0097. Pure decisions.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ CHECKPOINTS = 4
 A worker that probes is slower. It needs more than one checkpoint to come as far as the one that died.
 """
 
+BATCH_ENDED = "SparkJobEnded"
+"""The kind of failure in which Spark has given up a batch. Most often a process of one of its tasks has died;
+Spark does not say which."""
+
 _DOUBLINGS_MAX = 10
 
 
@@ -32,12 +36,33 @@ def deaths_of(worker: WorkerIndex, failures: Sequence[FailureCause]) -> int:
     Args:
         failures: Those within the window of the restart strategy, the newest last.
     """
-    own = sum(one.worker == worker for one in failures)
+    own = sum(one.worker == worker or one.kind == BATCH_ENDED for one in failures)
     if own >= DEATHS_MIN:
         return own
     newest = failures[-DEATHS_ANYWHERE:]
-    is_anywhere = len(newest) == DEATHS_ANYWHERE and all(one.worker is not None for one in newest)
+    is_anywhere = len(newest) == DEATHS_ANYWHERE and all(map(is_death, newest))
     return DEATHS_MIN if is_anywhere else 0
+
+
+def is_death(cause: FailureCause) -> bool:
+    """Return whether a process has ended by itself, as far as that is known."""
+    return cause.worker is not None or cause.kind == BATCH_ENDED
+
+
+def advice(failures: Sequence[FailureCause], untried: str) -> str:
+    """Return what to look at if workers die though copies survive their records; "" if that is not so.
+
+    Args:
+        failures: Those within the window of the restart strategy, the newest last.
+        untried: Operators that are not tried in copies.
+    """
+    if not is_death(failures[-1]) or sum(map(is_death, failures)) <= DEATHS_MIN:
+        return ""
+    return (
+        f"; copies of the process have found no record that ends it, and don't try {untried}: look there for "
+        f"native code and os._exit; a worker that crashes writes its stack to standard error, and the system "
+        f"logs which processes it kills for their memory"
+    )
 
 
 def checkpoints_to_probe(deaths: int) -> int:

@@ -10,13 +10,17 @@ from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import WorkerIndex
 from crosscut.protocol.effects import StartTimer
 from crosscut.protocol.events import Timer
-from crosscut.protocol.job.deaths import deaths_of
+from crosscut.protocol.job.deaths import advice, deaths_of
 from crosscut.protocol.messages import FailureCause
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """The restart strategy in milliseconds; see `crosscut.contracts.settings.Restart`."""
+    """The restart strategy in milliseconds; see `crosscut.contracts.settings.Restart`.
+
+    Attributes:
+        untried: Operators that are not tried in copies of the process, in words.
+    """
 
     failures_max: int
     window_ms: int
@@ -24,6 +28,7 @@ class RestartPolicy:
     delay_step_ms: int
     delay_max_ms: int
     same_record_max: int
+    untried: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +38,21 @@ class RestartAfter:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The job fails, with the first cause of the series."""
+    """The job fails, with the first cause of the series.
+
+    Attributes:
+        why: There is no other restart.
+        advice: What to look at.
+    """
 
     cause: FailureCause
     why: str
+    advice: str = ""
 
     @property
     def shown(self) -> FailureCause:
         """The cause, with why there is no other restart."""
-        return replace(self.cause, message=f"{self.cause.message} (given up after {self.why})")
+        return replace(self.cause, message=f"{self.cause.message} (given up after {self.why}{self.advice})")
 
 
 MISTAKES = frozenset(
@@ -58,14 +69,14 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
         in_a_row: Failures since a checkpoint was last completed, this one included: the delay grows
             with them, so a job that makes progress is never slowed down.
     """
-    first, newest = failures[0], failures[-1]
+    newest = failures[-1]
     if newest.is_final:
         return GiveUp(newest, "a failure that no restart can mend")
     if len(failures) > policy.failures_max:
-        return GiveUp(first, f"{len(failures)} failures within {policy.window_ms / 1000:g} s")
+        return _spent(failures, f"{len(failures)} failures within {policy.window_ms / 1000:g} s", policy)
     if in_a_row > policy.failures_max:
         # However far apart: a call that hangs takes its time.
-        return GiveUp(first, f"{in_a_row} failures in a row, without progress")
+        return _spent(failures, f"{in_a_row} failures in a row, without progress", policy)
     if 0 < policy.same_record_max <= _strikes(failures):
         return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
     if 0 < policy.same_record_max <= _refusals(failures):
@@ -76,6 +87,13 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
         return RestartAfter(policy.delay_ms)
     grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
     return RestartAfter(min(grown_ms, policy.delay_max_ms))
+
+
+def _spent(failures: Sequence[FailureCause], why: str, policy: RestartPolicy) -> GiveUp:
+    """Return what to say when the restart strategy allows no other restart."""
+    said = advice(failures, policy.untried) if policy.same_record_max else ""
+    # Of deaths the newest: it comes after the records were tried.
+    return GiveUp(failures[-1] if said else failures[0], why, said)
 
 
 def _strikes(failures: Sequence[FailureCause]) -> int:

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from crosscut.foundation.ids import TaskId
+from crosscut.foundation.ids import TaskId, WorkerIndex
+from crosscut.protocol.messages import FailureCause
 
 TRIES = 2
 """Attempts at a partition that fail without a word: one, and the one beside it. The next says why."""
+
+DEATHS_MAX = 5
+"""Attempts in a row whose processes end before the next one says so, and does nothing else. Spark might make
+them for ever: where Crosscut starts it, it allows a million."""
 
 
 def tries(*, speculates: bool, failures_max: int) -> int:
@@ -35,3 +40,30 @@ def goes_back(failed: TaskId, own: Collection[str], attempt: int, tries: int) ->
         tries: See there.
     """
     return failed.vertex in own and attempt < tries
+
+
+def deaths_before(attempt: int, tries: int) -> int:
+    """Return how many attempts have ended without a word because their processes ended.
+
+    Args:
+        attempt: The number of the one that follows, from 0 on.
+        tries: So many may have failed, or run beside it.
+    """
+    return max(0, attempt - tries)
+
+
+def dead(deaths: int, vertices: Collection[str], index: int, n: int) -> FailureCause | None:
+    """Return the failure of a partition whose processes end again and again; None: another attempt is made.
+
+    Args:
+        vertices: Of the stage.
+        index: Of the partition.
+        n: The batch.
+    """
+    if deaths < DEATHS_MAX:
+        return None
+    text = (
+        f"{deaths} processes in a row have ended at partition {index} of {', '.join(sorted(vertices))} in "
+        f"batch {n}, without a word"
+    )
+    return FailureCause("WorkerLost", text, worker=WorkerIndex(index))

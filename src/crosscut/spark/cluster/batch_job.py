@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -16,6 +17,7 @@ from crosscut.microbatch.batch_process import run_partition
 from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.shuffle import encoded_result
 from crosscut.microbatch.stage import StageOrder
+from crosscut.protocol.microbatch.trying import deaths_before
 from crosscut.spark.cluster.batch_retries import tried, tries_of
 from crosscut.spark.cluster.versions import results_of
 from crosscut.spark.cluster.workers import STOPPED, bytes_of, python_of_this_program, why_lost
@@ -89,8 +91,9 @@ class BatchJobs:
         def run(index: int, seed: Iterable[Any]) -> Iterator[Routed]:
             for _ in seed:
                 """Spark's to read."""
-            said = run_partition(job, lambda: graph.value, orders[index], ())
-            return tried(said, orders[index].vertices, _attempt_number(), tries)
+            order = _ordered(orders[index], tries)
+            said = run_partition(job, lambda: graph.value, order, ())
+            return tried(said, order.vertices, _attempt_number(), tries)
 
         return run
 
@@ -99,8 +102,9 @@ class BatchJobs:
 
         def run(index: int, routed: Iterable[Routed]) -> Iterator[Routed]:
             parcels = (parcel for _, parcel in routed)
-            said = run_partition(job, lambda: graph.value, orders[index], parcels)
-            return tried(said, orders[index].vertices, _attempt_number(), tries)
+            order = _ordered(orders[index], tries)
+            said = run_partition(job, lambda: graph.value, order, parcels)
+            return tried(said, order.vertices, _attempt_number(), tries)
 
         return run
 
@@ -135,6 +139,10 @@ def _encoded(routed: Iterable[Routed]) -> Iterator[bytes]:
 
 def _same(target: int) -> int:
     return target
+
+
+def _ordered(order: StageOrder, tries: int) -> StageOrder:
+    return replace(order, deaths=deaths_before(_attempt_number(), tries))
 
 
 def _attempt_number() -> int:

@@ -40,6 +40,7 @@ from crosscut.spark.cluster.checks import (
     check_checkpoint_dir_is_private,
     check_origin_is_private,
 )
+from crosscut.spark.cluster.untried import untried_in_copies
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
@@ -230,6 +231,7 @@ def task_terms(settings: Settings) -> TaskTerms:
         state_backend=settings.state_backend,
         state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
         state_cache_bytes=settings.state_cache_bytes,
+        tries_in_copies=settings.restart.same_record > 0,
     )
 
 
@@ -311,6 +313,7 @@ def job_terms(
             delay_step_ms=restart.milliseconds("delay_step"),
             delay_max_ms=restart.milliseconds("delay_max"),
             same_record_max=restart.same_record,
+            untried=untried_in_copies(graph, state_is_in_memory=settings.state_backend == "memory"),
         ),
         retain=settings.retain,
         heartbeat_timeout_ms=int(milliseconds("heartbeat_timeout")),
