@@ -1,12 +1,13 @@
 """Kafka to Kafka through a keyed count, exactly once, a checkpoint every second; one broker on this machine.
 
 `rate`: records a second, of 100 bytes, that are there when the job starts: from the commit of the first
-tenth of their updates to that of nearly all. `committed` and `uncommitted`: records at a fixed rate, from
-the moment when the producer has made one to the moment when a consumer has its update: with
-`read_committed`, and with `guarantee="at least once"`, which shows them before their checkpoint. With each,
-`floor`: to the moment when another consumer has the record itself, which is what broker and client take here.
-`relay`: the same with a loop of consumer and producer in place of the job: what the way through Kafka twice
-takes here. `cores`: what the workers use meanwhile.
+tenth of their updates to that of nearly all. A round with fewer commits between these than `--commits` is
+repeated with more records, as the first and the last commit are off by up to a second each. `committed` and
+`uncommitted`: records at a fixed rate, from the moment when the producer has made one to the moment when a
+consumer has its update: with `read_committed`, and with `guarantee="at least once"`, which shows them before
+their checkpoint. With each, `floor`: to the moment when another consumer has the record itself, which is what
+broker and client take here. `relay`: the same with a loop of consumer and producer in place of the job: what
+the way through Kafka twice takes here. `cores`: what the workers use meanwhile.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ RECORD_BYTES = 100
 PARTITIONS = 4
 SHARE = (0.1, 0.95)
 """Of the records: between these the rate is measured."""
+COMMITS_MIN = 8
+GROWTH_MAX = 8.0
 
 
 def key_of(value: bytes) -> bytes:
@@ -103,7 +106,19 @@ def started(flow: cc.Flow, directory: str) -> Any:
     )
 
 
-def rate(broker: KafkaBroker, count: int) -> dict[str, Any]:
+def rate(broker: KafkaBroker, count: int, commits_min: int) -> dict[str, Any]:
+    """Measure with at least `count` records and `commits_min` commits between the marks."""
+    while True:
+        found = rate_of(broker, count)
+        if found["commits"] >= commits_min:
+            return found
+        factor = min(GROWTH_MAX, 1.25 * commits_min / max(found["commits"], 1))
+        print(f"{found['commits']} commits of {commits_min}: again with {factor:.1f} times as many records",
+              file=sys.stderr)  # fmt: skip
+        count = int(count * factor)
+
+
+def rate_of(broker: KafkaBroker, count: int) -> dict[str, Any]:
     topic, out = f"rate-{time.time_ns()}", f"rate-out-{time.time_ns()}"
     broker.create_topic(topic, PARTITIONS)
     broker.create_topic(out, PARTITIONS)
@@ -125,6 +140,8 @@ def rate(broker: KafkaBroker, count: int) -> dict[str, Any]:
         consumer.close()
         shutil.rmtree(directory, ignore_errors=True)
     inner = [mark for mark in marks if SHARE[0] * count <= mark[1] <= SHARE[1] * count]
+    if len(inner) < 2:
+        return {"benchmark": "kafka rate", "records": count, "commits": len(inner)}
     (first_ns, first, first_cpu_s), (last_ns, last, last_cpu_s) = inner[0], inner[-1]
     return {
         "benchmark": "kafka rate",
@@ -279,6 +296,7 @@ def latency(broker: KafkaBroker, a_second: int, seconds: float, warm_up: float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--commits", type=int, default=COMMITS_MIN, help="in a round of `rate`, at least 2")
     parser.add_argument("--parts", nargs="*", default=["rate", "committed", "uncommitted", "relay"])
     parser.add_argument("--relay", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3)
@@ -286,15 +304,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--warm-up", type=float, default=5)
     options = parser.parse_args()
+    if options.commits < 2:
+        parser.error("--commits: at least 2")
     if options.relay:
         relay(*options.relay)
     with (
         tempfile.TemporaryDirectory(prefix="crosscut-bench-kafka-") as place,
         KafkaBroker(Path(place)) as broker,
     ):
-        rates = []
+        rates: list[dict[str, Any]] = []
         for _ in range(options.rounds if "rate" in options.parts else 0):
-            rates.append(rate(broker, options.records))
+            rates.append(rate(broker, rates[-1]["records"] if rates else options.records, options.commits))
             print(json.dumps(rates[-1]), flush=True)
         if rates:
             median = statistics.median(one["records_per_s"] for one in rates)
