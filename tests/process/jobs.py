@@ -40,6 +40,21 @@ DEADLINE_S = 180.0
 a machine that has ten times as much to do as it can."""
 PATIENT: dict[str, Any] = {"heartbeat_timeout": "60s", "start_timeout": DEADLINE_S}
 """Settings of a job that loses nobody but whom a test kills, however long the machine stands still."""
+LIMIT_MAX_S = 60.0
+MANY_RESTARTS = cc.Restart(failures=1_000, delay_step="20ms", delay_max="50ms")
+"""For short time limits, which a busy machine misses now and then."""
+
+
+def limit_s(seconds: float) -> float:
+    """Return a time limit that a test is to see exceeded: `seconds` on a machine with nothing else to do.
+
+    It grows with what waits for a core, up to a minute: what keeps within the limit on an idle machine has to
+    keep within it on any, or others than those that a test has stopped are taken for dead.
+    """
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return round(max(seconds, min(LIMIT_MAX_S, seconds * waiting)), 1)
+
+
 HELD_RATE = 1_000
 """Records a second that a split gives before its gate is opened: 30,000 in two splits last 15 s."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import jobs
 import pytest
 from drivers import Driver
-from jobs import DEADLINE_S, Armed, NumberedJob, pending_handles, until
+from jobs import DEADLINE_S, Armed, NumberedJob, limit_s, pending_handles, until
 
 import crosscut
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -120,7 +120,7 @@ def test_a_driver_that_slept_finds_itself_fenced_and_changes_nothing(
 ) -> None:
     """B5, I7: SIGSTOP, a second driver takes over, SIGCONT in the middle of its run."""
     numbered = NumberedJob(tmp_path, rate=1e9, held=True)
-    asleep = drive(numbered, heartbeat_timeout="2s", failures=1_000)
+    asleep = drive(numbered, heartbeat_timeout=limit_s(2), failures=1_000)
     until(lambda: len(numbered.completed()) >= 2, "two checkpoints")
     os.kill(asleep.pid, signal.SIGSTOP)
     job = started(numbered)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NumberedJob, until
+from jobs import NumberedJob, limit_s, until
 from network import Direction, Network
 
 import crosscut as cc
@@ -69,7 +69,7 @@ def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
     tmp_path: Path, started: Any, network: Network, way: str
 ) -> None:
     """E2, I7, I10: nothing closes; the silence is noticed. What it said meanwhile arrives too late."""
-    settings = {"heartbeat_timeout": "3s", "restart": cc.Restart(failures=1_000)}
+    settings = {"heartbeat_timeout": limit_s(3), "restart": cc.Restart(failures=1_000)}
     numbered = NumberedJob(tmp_path, held=True, settings=settings)
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
@@ -95,7 +95,7 @@ def test_workers_that_can_not_talk_to_each_other_wait_until_they_can(
     """E5, E6, I7, I10: the driver sees both of them. Checkpoints time out, and nothing else happens."""
     choices = random.Random(which)
     # A commit may not take longer either, on whatever machine.
-    settings = {"checkpoint_timeout": "3s", "checkpoint_failures": 1_000}
+    settings = {"checkpoint_timeout": limit_s(3), "checkpoint_failures": 1_000}
     numbered = NumberedJob(tmp_path, held=True, settings=settings)
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
@@ -129,7 +129,7 @@ def test_workers_that_can_never_talk_to_each_other_again_end_the_job_with_the_re
 ) -> None:
     """E5, I12; the next start loses nothing."""
     numbered = NumberedJob(
-        tmp_path, held=True, settings={"checkpoint_timeout": "3s", "checkpoint_failures": 1}
+        tmp_path, held=True, settings={"checkpoint_timeout": limit_s(3), "checkpoint_failures": 1}
     )
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
@@ -145,7 +145,7 @@ def test_a_failover_while_workers_can_not_talk_to_each_other_succeeds_when_they_
     tmp_path: Path, started: Any, network: Network
 ) -> None:
     """E5, A5, I10: the connections of the next epoch hang in their handshakes."""
-    numbered = NumberedJob(tmp_path, held=True, settings={"start_timeout": "20s"})
+    numbered = NumberedJob(tmp_path, held=True, settings={"start_timeout": limit_s(20)})
     job = started(numbered)
     until(has_completed(job, 2), "checkpoints")
     survivor = network.into(job, 1)

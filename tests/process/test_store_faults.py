@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from drivers import Driver
-from jobs import Armed, NumberedJob, until
+from jobs import Armed, NumberedJob, limit_s, until
 
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
@@ -56,7 +56,7 @@ def test_a_snapshot_that_is_never_stored_costs_its_checkpoint_and_no_other(
 ) -> None:
     """D3, I10: the checkpoint times out by itself, data keeps flowing, the next one works."""
     armed = arm("part.write:hang:3:0", "part.write:hang:3:1")
-    numbered = NumberedJob(tmp_path, held=True, settings={"checkpoint_timeout": "5s"})
+    numbered = NumberedJob(tmp_path, held=True, settings={"checkpoint_timeout": limit_s(5)})
     job = started(numbered)
     until(armed.all_fired, "the store to hang")
     before = flowed(job)
@@ -152,7 +152,7 @@ def test_a_log_that_hangs_is_asked_again_and_what_it_says_late_changes_nothing(
     """B4, D3: the first attempt is carried out when the second one has long been."""
     blocked = Blocked()
     links = Links(monkeypatch, {2: blocked})
-    numbered = NumberedJob(tmp_path, held=True, settings={"checkpoint_timeout": "5s"})
+    numbered = NumberedJob(tmp_path, held=True, settings={"checkpoint_timeout": limit_s(5)})
     job = started(numbered)
     try:
         until(lambda: len(job.checkpoints()) >= 5, "checkpoints before and behind it")

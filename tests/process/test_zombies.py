@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attempts import Attempts
-from jobs import DEADLINE_S, Armed, NumberedJob, state_of, until
+from jobs import DEADLINE_S, MANY_RESTARTS, Armed, NumberedJob, limit_s, state_of, until
 
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.channels import inputs_of
@@ -19,7 +19,8 @@ from crosscut.net.neighbours import ConnectingNeighbour, Neighbour
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, Item
 
-SLEEPER = {"heartbeat_timeout": "600ms"}
+SHORT_S = 0.6
+"""Within which a worker that sleeps is missed."""
 
 
 def epoch_of(job: Any) -> int:
@@ -43,7 +44,12 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     Spark starts a replacement only when it has killed what it replaces, so the worker that sleeps is
     one of ours; Spark's own waits in reserve.
     """
-    numbered = NumberedJob(tmp_path, rate=None, held=True, settings=SLEEPER)
+    numbered = NumberedJob(
+        tmp_path,
+        rate=None,
+        held=True,
+        settings={"heartbeat_timeout": limit_s(SHORT_S), "restart": MANY_RESTARTS},
+    )
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     armed = Armed(tmp_path / "failpoints", (f"{place}:stop:3:0",))

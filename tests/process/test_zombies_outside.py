@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attempts import Attempts
-from jobs import DEADLINE_S, Armed, state_of, until
+from jobs import DEADLINE_S, Armed, limit_s, state_of, until
 
 import crosscut as cc
 from crosscut.testing.nats import NatsServer
@@ -28,7 +28,7 @@ def settings(tmp_path: Path) -> cc.Settings:
         checkpoint_dir=str(tmp_path / "checkpoints"),
         checkpoint_interval="100ms",
         # Whoever sleeps is noticed by this; meanwhile the zombie has to keep its place.
-        heartbeat_timeout="8s",
+        heartbeat_timeout=limit_s(8),
         start_timeout=DEADLINE_S,
         restart=cc.Restart(failures=100, delay_step="50ms", delay_max="200ms"),
     )
