@@ -28,6 +28,14 @@ class CrosscutError(Exception):
         for name, value in ids.items():
             setattr(self, name, value)
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether trying again may help, though program, settings and input stay as they are.
+
+        If False, the error needs a fix first, or nothing is known that would make it pass.
+        """
+        return False
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuilt, (type(self), self.message, self.ids))
 
@@ -80,6 +88,11 @@ class WireError(CrosscutError):
     programs that use these ports, and compare the releases of Crosscut on the hosts.
     """
 
+    @property
+    def is_transient(self) -> bool:
+        """True."""
+        return True
+
 
 class StateError(CrosscutError):
     """State could not be encoded or decoded.
@@ -101,6 +114,11 @@ class StoreError(CrosscutError):
     restore that part from a backup. The job never falls back to an older checkpoint by itself.
     """
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether the file system or object store failed, and nothing is damaged, missing or forbidden."""
+        return _may_pass(self.__cause__) and not self.ids.get("damaged", False)
+
 
 class AuthenticityError(StoreError):
     """An entry of the job log, or a savepoint, was not written with the key of this process, if it has one.
@@ -112,6 +130,11 @@ class AuthenticityError(StoreError):
     there.
     """
 
+    @property
+    def is_transient(self) -> bool:
+        """False."""
+        return False
+
 
 class SpillError(CrosscutError):
     """Records that do not fit into memory could not be written to disk, or read back.
@@ -120,6 +143,11 @@ class SpillError(CrosscutError):
 
     What to do: free space, or choose another `spill_dir`, and start the job again; it resumes.
     """
+
+    @property
+    def is_transient(self) -> bool:
+        """True: others may free space."""
+        return True
 
 
 class ConnectorError(CrosscutError):
@@ -143,6 +171,11 @@ class ConnectorError(CrosscutError):
     record: str = ""
     is_permanent: bool = False
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether it is not `is_permanent`."""
+        return not self.is_permanent
+
 
 class HistoryError(ConnectorError):
     """Visible output of a sink does not belong to the checkpoints from which the job resumes, or another job
@@ -153,6 +186,11 @@ class HistoryError(ConnectorError):
     What to do: use the newest checkpoint directory, or choose another output location, or start with
     `fresh=True` to add to the output. Retrying does not help.
     """
+
+    @property
+    def is_transient(self) -> bool:
+        """False."""
+        return False
 
 
 class RefusedRecordError(ConnectorError):
@@ -196,6 +234,11 @@ class UserCodeError(CrosscutError):
     is_first: bool = False
     is_certain: bool = False
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether the function failed because of the network or a file system."""
+        return _may_pass(self.__cause__) and not self.is_certain
+
 
 class WorkersError(CrosscutError):
     """Spark did not run the workers that the job needs, or lost them permanently.
@@ -205,6 +248,11 @@ class WorkersError(CrosscutError):
     What to do: provide slots, memory or another Spark as the message says, and start the job again; it
     resumes.
     """
+
+    @property
+    def is_transient(self) -> bool:
+        """True: others may free slots."""
+        return True
 
 
 class CheckpointError(CrosscutError):
@@ -216,6 +264,12 @@ class CheckpointError(CrosscutError):
 
     What to do: remove the cause that the message names, and retry. A failed savepoint leaves nothing behind.
     """
+
+    @property
+    def is_transient(self) -> bool:
+        """True, unless `__cause__` is an error that is not."""
+        cause = self.__cause__
+        return not isinstance(cause, CrosscutError) or cause.is_transient
 
 
 class JobFailedError(CrosscutError):
@@ -229,12 +283,31 @@ class JobFailedError(CrosscutError):
     from its newest complete checkpoint.
     """
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether the failure that ended the job is one."""
+        found = self.ids.get("cause")
+        if getattr(found, "is_permanent", False) or getattr(found, "is_final", False):
+            return False
+        if getattr(found, "is_from_outside", False):
+            return True
+        cause = self.__cause__
+        return isinstance(cause, CrosscutError) and cause.is_transient
+
 
 class InternalError(CrosscutError):
     """An invariant of Crosscut's own code does not hold.
 
     What to do: report it, with the message and the traceback. This is a bug of Crosscut.
     """
+
+
+_NEVER_PASS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+def _may_pass(cause: BaseException | None) -> bool:
+    """Whether a failure of the operating system or the network may pass by itself."""
+    return isinstance(cause, OSError) and not isinstance(cause, _NEVER_PASS)
 
 
 def invariant(condition: bool, message: str, **ids: Any) -> None:

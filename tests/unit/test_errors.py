@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import crosscut.errors as errors
+from crosscut.connectors.extras import ExtraMissing
 from crosscut.errors import CrosscutError, InternalError, invariant
 from crosscut.protocol.messages import FailureCause
 
@@ -53,3 +56,63 @@ def test_an_invariant_that_holds_says_nothing_and_a_broken_one_is_a_bug_with_its
     with pytest.raises(InternalError, match="one and one is three") as failure:
         invariant(False, "one and one is three", epoch=3)
     assert failure.value.ids == {"epoch": 3}
+
+
+# Whether trying again may help.
+
+
+def caused(error: CrosscutError, cause: BaseException) -> CrosscutError:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_transient"),
+    [
+        (errors.FlowError("f"), False),
+        (errors.SettingsError("s"), False),
+        (errors.StateError("s"), False),
+        (errors.InternalError("i"), False),
+        (errors.WireError("w"), True),
+        (errors.WorkersError("w"), True),
+        (errors.SpillError("s"), True),
+        (errors.CheckpointError("c"), True),
+        (caused(errors.CheckpointError("c"), errors.StateError("s")), False),
+        (errors.StoreError("the directory is not empty"), False),
+        (caused(errors.StoreError("s"), ConnectionResetError()), True),
+        (caused(errors.StoreError("s"), PermissionError()), False),
+        (caused(errors.StoreError("s", damaged=True), OSError()), False),
+        (caused(errors.AuthenticityError("a"), OSError()), False),
+        (errors.ConnectorError("c"), True),
+        (errors.ConnectorError("c", is_permanent=True), False),
+        (errors.HistoryError("h"), False),
+        (errors.RefusedRecordError("r"), False),
+        (ExtraMissing("e"), False),
+        (caused(errors.UserCodeError("u"), ConnectionRefusedError()), True),
+        (caused(errors.UserCodeError("u"), KeyError("usr")), False),
+        (errors.UserCodeError("u"), False),
+        (errors.JobFailedError("j"), False),
+        (caused(errors.JobFailedError("j"), errors.WorkersError("w")), True),
+        (
+            caused(
+                errors.JobFailedError("j", cause=FailureCause("ConnectorError", "m", is_permanent=True)),
+                errors.ConnectorError("c"),
+            ),
+            False,
+        ),
+        (errors.JobFailedError("j", cause=FailureCause("OSError", "m", is_from_outside=True)), True),
+    ],
+    ids=repr,
+)
+def test_an_error_says_whether_trying_again_may_help(error: CrosscutError, is_transient: bool) -> None:
+    assert error.is_transient is is_transient
+
+
+def test_the_guide_has_a_row_for_each_class_and_says_the_same_of_it() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "errors.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+Error)` \|.*\| (\w+)[^|]*\|$", text, re.MULTILINE))
+    assert set(rows) == {kind.__name__ for kind in KINDS} - {"CrosscutError"}
+    for kind in KINDS:
+        if kind is not CrosscutError:
+            assert rows[kind.__name__] in ("retry", "fix", "report")
+            assert rows[kind.__name__] != "report" or not kind("text").is_transient

@@ -11,6 +11,11 @@ from crosscut.errors import ConnectorError
 class ExtraMissing(ConnectorError):
     """A library is not installed: that says nothing of the record for which it was needed first."""
 
+    @property
+    def is_transient(self) -> bool:
+        """False."""
+        return False
+
 
 def required(module: str, extra: str) -> Any:
     """Return the imported `module`.
