@@ -42,8 +42,14 @@ class ConnectedStreams(Generic[Record, Other]):
         self._keyed = keyed
         self._broadcast = broadcast
 
-    def process(self, process: ConnectedProcess[Record, Other, Result]) -> Stream[Result]:
+    def process(
+        self, process: ConnectedProcess[Record, Other, Result], *, name: str | None = None
+    ) -> Stream[Result]:
         """Call a process of your own for each record of either stream.
+
+        Args:
+            process: Its class declares the state.
+            name: Names the operator, as `named` does.
 
         Returns:
             What its `on_record` and `on_other` return or yield.
@@ -56,15 +62,15 @@ class ConnectedStreams(Generic[Record, Other]):
         if not isinstance(process, ConnectedProcess):
             hint = f": make one, as in {process.__name__}()" if isinstance(process, type) else ""
             raise self._error(f"expected a crosscut.ConnectedProcess, found {shown(process)}{hint}")
-        for name, method in (("on_record", process.on_record), ("on_other", process.on_other)):
+        for method in (process.on_record, process.on_other):
             if problem := argument_problem(method, "record", "ctx"):
-                raise self._error(f"{name}: {problem}")
+                raise self._error(f"{method.__name__}: {problem}")
         if problem := timer_problem(process):
             raise self._error(problem)
         if problem := state_problem(process, kinds_of(process), keyed=self._keyed, broadcast=self._broadcast):
             raise self._error(problem)
         spec = ConnectSpec(process, states_of(process))
-        return Stream(self._draft, self._draft.add("connect", spec, *self._inputs))
+        return Stream(self._draft, self._draft.add("connect", spec, *self._inputs, name=name))
 
     def _error(self, problem: str) -> FlowError:
         return flow_error(self._draft, "connect", problem)

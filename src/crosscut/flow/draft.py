@@ -43,15 +43,21 @@ class Draft:
         """Return what the next operator will be called if it is of this kind."""
         return f"{len(self._operators) + 1}-{kind}"
 
-    def add(self, kind: str, spec: OperatorSpec, *inputs: DraftInput) -> DraftOperator:
-        """Append an operator under its label.
+    def add(
+        self, kind: str, spec: OperatorSpec, *inputs: DraftInput, name: str | None = None
+    ) -> DraftOperator:
+        """Append an operator.
+
+        Args:
+            name: Its uid; its label, if None.
 
         Raises:
-            FlowError: Another operator was given that very name.
+            FlowError: `name` can't be part of a path, or another operator of the flow has it.
         """
         label = self.label(kind)
-        self._check_free(label, label)
-        operator = DraftOperator(label, spec, inputs, uid=label)
+        uid = label if name is None else self._checked(name, label)
+        self._check_free(uid, label)
+        operator = DraftOperator(label, spec, inputs, uid=uid)
         self._operators.append(operator)
         return operator
 
@@ -65,7 +71,7 @@ class Draft:
         Raises:
             FlowError: `uid` can't be part of a path, or another operator of the flow has it.
         """
-        checked_name(uid, f"flow {self.name!r}, operator {operator.label!r}: uid")
+        self._checked(uid, operator.label)
         if uid != operator.uid:
             self._check_free(uid, operator.label)
         operator.uid = uid
@@ -76,6 +82,9 @@ class Draft:
             OperatorNode(o.uid, o.spec, tuple(Input(of.uid, how, output) for of, how, output in o.inputs))
             for o in self._operators
         )
+
+    def _checked(self, uid: str, label: str) -> str:
+        return checked_name(uid, f"flow {self.name!r}, operator {label!r}: uid")
 
     def _check_free(self, uid: str, label: str) -> None:
         for other in self._operators:

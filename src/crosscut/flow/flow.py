@@ -50,8 +50,12 @@ class Flow:
         """The name that was given."""
         return self._draft.name
 
-    def source(self, source: Source[Record]) -> Stream[Record]:
+    def source(self, source: Source[Record], *, name: str | None = None) -> Stream[Record]:
         """Return the stream of all records of `source`.
+
+        Args:
+            source: Where the records come from.
+            name: Names the source, as `named` does.
 
         Raises:
             FlowError: `source` is not a crosscut.Source.
@@ -63,7 +67,7 @@ class Flow:
                 f"found an object of type {type(source).__name__}",
                 operator=label,
             )
-        return Stream(self._draft, self._draft.add("source", SourceSpec(source)))
+        return Stream(self._draft, self._draft.add("source", SourceSpec(source), name=name))
 
     def invariant(self, name: str, predicate: Predicate, on_broken: OnBroken = "report") -> None:
         """State what must be true of every consistent cut of the running job.

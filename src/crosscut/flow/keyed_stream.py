@@ -53,26 +53,37 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
     Every method returns a stream of `(key, value)` tuples. `emit="updates"` sends the key's new value
     after each of its records; `emit="final"` sends one value per key at the end of the input.
     `on_error="dead letters"` sends a record for which a function raises to `side_output("dead letters")`, as
-    a `crosscut.DeadLetter`, and the key's state is as it was before that record.
+    a `crosscut.DeadLetter`, and the key's state is as it was before that record. `name=` names the operator
+    that a method adds, as `named` does.
     """
 
-    def count(self, *, emit: Emit = "updates") -> Stream[tuple[Key, int]]:
+    def count(self, *, emit: Emit = "updates", name: str | None = None) -> Stream[tuple[Key, int]]:
         """Count the records of each key."""
-        return self._then("count", CountSpec(_emit(self._draft, "count", emit)))
+        return self._then("count", CountSpec(_emit(self._draft, "count", emit)), name=name)
 
     @overload
     def sum(
-        self, function: None = None, *, emit: Emit = "updates", on_error: OnError = "fail"
+        self,
+        function: None = None,
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, Record]]: ...
 
     @overload
     def sum(
-        self, function: Callable[[Record], Value], *, emit: Emit = "updates", on_error: OnError = "fail"
+        self,
+        function: Callable[[Record], Value],
+        *,
+        emit: Emit = "updates",
+        on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
     def sum(
-        self, function: str, *, emit: Emit = "updates", on_error: OnError = "fail"
+        self, function: str, *, emit: Emit = "updates", on_error: OnError = "fail", name: str | None = None
     ) -> Stream[tuple[Key, Any]]: ...
 
     def sum(
@@ -81,12 +92,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[Any]:
         """Add up `function(record)`, the field of that name, or the records themselves, for each key."""
         draft = self._draft
         chosen = self._chosen("sum", function)
         return self._then(
-            "sum", SumSpec(chosen, _emit(draft, "sum", emit), _on_error(draft, "sum", on_error))
+            "sum", SumSpec(chosen, _emit(draft, "sum", emit), _on_error(draft, "sum", on_error)), name=name
         )
 
     def min(
@@ -95,9 +107,10 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, Any]]:
         """Keep the least `function(record)`, field of that name, or record, for each key."""
-        return self._extreme("min", min, function, emit, on_error)
+        return self._extreme("min", min, function, emit, on_error, name=name)
 
     def max(
         self,
@@ -105,9 +118,10 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, Any]]:
         """Keep the greatest `function(record)`, field of that name, or record, for each key."""
-        return self._extreme("max", max, function, emit, on_error)
+        return self._extreme("max", max, function, emit, on_error, name=name)
 
     def _extreme(
         self,
@@ -116,9 +130,11 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         function: Callable[[Record], Any] | str | None,
         emit: Emit,
         on_error: OnError,
+        *,
+        name: str | None = None,
     ) -> Stream[Any]:
         chosen = self._chosen(kind, function)
-        return self._folded(kind, extreme_of(choose, chosen), emit, on_error)
+        return self._folded(kind, extreme_of(choose, chosen), emit, on_error, name=name)
 
     def mean(
         self,
@@ -126,10 +142,11 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, Any]]:
         """Give the mean of `function(record)`, of the field of that name, or of the records, for each key."""
         chosen = self._chosen("mean", function)
-        return self._folded("mean", mean_of(chosen), emit, on_error)
+        return self._folded("mean", mean_of(chosen), emit, on_error, name=name)
 
     def collect_list(
         self,
@@ -137,6 +154,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, list[Any]]]:
         """Keep the list of `function(record)`, of the field of that name, or of the records, for each key.
 
@@ -149,7 +167,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             >>> pages = clicks.key_by(lambda click: click[0]).collect_list(lambda click: click[1])
         """
         chosen = self._chosen("collect_list", function)
-        return self._folded("collect_list", list_of(chosen), emit, on_error)
+        return self._folded("collect_list", list_of(chosen), emit, on_error, name=name)
 
     def approx_distinct(
         self,
@@ -157,6 +175,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, int]]:
         """Count the distinct `function(record)`, fields of that name, or records of each key, about.
 
@@ -169,12 +188,14 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             >>> visitors = views.key_by(lambda view: view[0]).approx_distinct(lambda view: view[1])
         """
         chosen = self._chosen("approx_distinct", function)
-        return self._folded("approx_distinct", distinct_of(chosen), emit, on_error)
+        return self._folded("approx_distinct", distinct_of(chosen), emit, on_error, name=name)
 
     def _chosen(self, kind: str, function: Callable[[Record], Any] | str | None) -> Callable[[Any], Any]:
         return _itself if function is None else _field_or_function(self._draft, kind, function)
 
-    def _folded(self, kind: str, fold: ReadyFold, emit: Emit, on_error: OnError) -> Stream[Any]:
+    def _folded(
+        self, kind: str, fold: ReadyFold, emit: Emit, on_error: OnError, *, name: str | None = None
+    ) -> Stream[Any]:
         draft = self._draft
         spec = AggregateSpec(
             fold.initial,
@@ -184,7 +205,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             _on_error(draft, kind, on_error),
             fold.merge,
         )
-        return self._then(kind, spec)
+        return self._then(kind, spec, name=name)
 
     def reduce(
         self,
@@ -192,6 +213,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         *,
         emit: Emit = "updates",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[tuple[Key, Record]]:
         """Combine the records of each key: `function(value so far, record)` is the next value.
 
@@ -200,7 +222,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         draft = self._draft
         checked = _function(draft, "reduce", "function", function, "value so far", "record")
         spec = ReduceSpec(checked, _emit(draft, "reduce", emit), _on_error(draft, "reduce", on_error))
-        return self._then("reduce", spec)
+        return self._then("reduce", spec, name=name)
 
     @overload
     def aggregate(
@@ -212,6 +234,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         emit: Emit = "updates",
         on_error: OnError = "fail",
         merge: Callable[[Value, Value], Value] | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
@@ -224,6 +247,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         emit: Emit = "updates",
         on_error: OnError = "fail",
         merge: Callable[[Value, Value], Value] | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[Key, Result]]: ...
 
     @overload
@@ -236,6 +260,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         emit: Emit = "updates",
         on_error: OnError = "fail",
         merge: Callable[[Value, Value], Value] | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[Key, Value]]: ...
 
     @overload
@@ -248,6 +273,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         emit: Emit = "updates",
         on_error: OnError = "fail",
         merge: Callable[[Value, Value], Value] | None = None,
+        name: str | None = None,
     ) -> Stream[tuple[Key, Result]]: ...
 
     def aggregate(
@@ -259,6 +285,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         emit: Emit = "updates",
         on_error: OnError = "fail",
         merge: Callable[[Any, Any], Any] | None = None,
+        name: str | None = None,
     ) -> Stream[Any]:
         """Fold the records of each key into an accumulator.
 
@@ -292,9 +319,11 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         )
         if merge is not None:
             _check_neutral(draft, "aggregate", begin, merge)
-        return self._then("aggregate", spec)
+        return self._then("aggregate", spec, name=name)
 
-    def process(self, process: KeyedProcess[Record, Result], *, on_error: OnError = "fail") -> Stream[Result]:
+    def process(
+        self, process: KeyedProcess[Record, Result], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[Result]:
         """Call a process of your own for each record, with as many kinds of state a key as it declares.
 
         Args:
@@ -307,7 +336,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         """
         states = states_of_process(self._draft, process, keyed=True)
         return self._then(
-            "process", ProcessSpec(process, states, _on_error(self._draft, "process", on_error))
+            "process", ProcessSpec(process, states, _on_error(self._draft, "process", on_error)), name=name
         )
 
     def connect(self, other: Stream[Other] | KeyedStream[Key, Other]) -> ConnectedStreams[Record, Other]:
@@ -331,13 +360,14 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         function: Callable[[Any, Record], tuple[Any, Iterable[Result]]],
         *,
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[Result]:
         """Call `function(state, record)` for each record; it returns the key's next state, and what goes on.
 
         The short form of `process`. The state is None for a new key; None as the next state deletes it.
         """
         checked = _function(self._draft, "stateful", "function", function, "state", "record")
-        return self.process(Stateful(checked), on_error=on_error)
+        return self.process(Stateful(checked), on_error=on_error, name=name)
 
     def window(
         self,
@@ -368,6 +398,8 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         upper: Duration,
         how: How = "inner",
         late: str | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[tuple[Key, tuple[Record, Other]]]:
         """Join each record with those of `other` that happened from `lower` to `upper` after it.
 
@@ -385,7 +417,9 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         Raises:
             FlowError: An argument is not as described.
         """
-        return self._joined("interval_join", other, interval_join_spec(self._draft, lower, upper, how, late))
+        return self._joined(
+            "interval_join", other, interval_join_spec(self._draft, lower, upper, how, late), name=name
+        )
 
     def window_join(
         self,
@@ -394,6 +428,8 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         how: How = "inner",
         allowed_lateness: Duration = 0,
         late: str | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, tuple[Record, Other]]]:
         """Join the records of both streams that are in the same window, when it ends.
 
@@ -409,10 +445,15 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             FlowError: An argument is not as described.
         """
         spec = window_join_spec(self._draft, window, how, allowed_lateness, late)
-        return self._joined("window_join", other, spec)
+        return self._joined("window_join", other, spec, name=name)
 
     def latest_join(
-        self, other: KeyedStream[Any, Other], how: LatestHow = "inner", late: str | None = None
+        self,
+        other: KeyedStream[Any, Other],
+        how: LatestHow = "inner",
+        late: str | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[tuple[Key, tuple[Record, Other]]]:
         """Join each record with the latest one of `other`: a stream with a table that changes.
 
@@ -430,15 +471,15 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         Raises:
             FlowError: An argument is not as described.
         """
-        return self._joined("latest_join", other, latest_join_spec(self._draft, how, late))
+        return self._joined("latest_join", other, latest_join_spec(self._draft, how, late), name=name)
 
-    def _joined(self, kind: str, other: Any, spec: OperatorSpec) -> Stream[Any]:
+    def _joined(self, kind: str, other: Any, spec: OperatorSpec, *, name: str | None = None) -> Stream[Any]:
         if not isinstance(other, KeyedStream) or other._draft is not self._draft:
             raise not_to_join(self._draft, kind, other)
         inputs = (one._input for one in (self, other))
-        return Stream(self._draft, self._draft.add(kind, spec, *inputs))
+        return Stream(self._draft, self._draft.add(kind, spec, *inputs, name=name))
 
-    def deduplicate(self, *, within: Duration | None = None) -> Stream[Record]:
+    def deduplicate(self, *, within: Duration | None = None, name: str | None = None) -> Stream[Record]:
         """Let the first record of each key go on, and no other that is less than `within` away from it.
 
         Time is event time if the records have timestamps, else processing time. Then `within` counts from
@@ -453,10 +494,15 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         within_ms = None if within is None else _milliseconds(self._draft, "deduplicate", "within", within)
         if within_ms is not None and within_ms < 1:
             raise _error(self._draft, "deduplicate", f"within={within!r}: expected at least 1 ms")
-        return self.process(first_within(within_ms, has_event_time=has_event_time(self._operator)))
+        return self.process(first_within(within_ms, has_event_time=has_event_time(self._operator)), name=name)
 
     def top_n(
-        self, n: int, by: Callable[[Record], Any] | None = None, *, emit: Emit = "updates"
+        self,
+        n: int,
+        by: Callable[[Record], Any] | None = None,
+        *,
+        emit: Emit = "updates",
+        name: str | None = None,
     ) -> Stream[tuple[Key, list[Record]]]:
         """Keep the `n` records of each key for which `by(record)` is greatest, best first.
 
@@ -472,7 +518,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         if type(n) is not int or n < 1:
             raise _error(self._draft, "top_n", f"n={_shown(n)}: expected an int of at least 1")
         rank_of = _itself if by is None else _function(self._draft, "top_n", "by", by, "record")
-        return self.aggregate(list, partial(with_ranked, n, rank_of), without_ranks, emit=emit)
+        return self.aggregate(list, partial(with_ranked, n, rank_of), without_ranks, emit=emit, name=name)
 
     def transform_with_state(
         self,
@@ -481,6 +527,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         time_mode: str = "ProcessingTime",
         *,
         initial_state: Mapping[Any, Any] | None = None,
+        name: str | None = None,
     ) -> Stream[Any]:
         """Run a `StatefulProcessor` of PySpark, unmodified, in its form for rows, for each record.
 
@@ -499,12 +546,14 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         except FlowError as error:
             raise _error(self._draft, "transform_with_state", str(error)) from error
         return self._then(
-            "transform_with_state", ProcessSpec(process, states_of_process(self._draft, process, keyed=True))
+            "transform_with_state",
+            ProcessSpec(process, states_of_process(self._draft, process, keyed=True)),
+            name=name,
         )
 
     @property
     def _input(self) -> DraftInput:
         return DraftInput(self._operator, "hash")
 
-    def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
-        return Stream(self._draft, self._draft.add(kind, spec, self._input))
+    def _then(self, kind: str, spec: OperatorSpec, *, name: str | None = None) -> Stream[Any]:
+        return Stream(self._draft, self._draft.add(kind, spec, self._input, name=name))

@@ -63,6 +63,8 @@ class Stream(SideOutputs, Generic[Record]):
 
     A stream may be read by several operators: each gets all records. Records are shared between
     them, so functions must not change a record; return a new one.
+
+    `name=` names the operator that a method adds, as `named` does.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Stream(SideOutputs, Generic[Record]):
             )
         return super().named(uid)
 
-    def map(self, function: Callable[[Record], Result], *, on_error: OnError = "fail") -> Stream[Result]:
+    def map(
+        self, function: Callable[[Record], Result], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[Result]:
         """Replace each record by `function(record)`.
 
         Args:
@@ -89,19 +93,27 @@ class Stream(SideOutputs, Generic[Record]):
                 `side_output("dead letters")`, as a `crosscut.DeadLetter`, and does not fail the job.
         """
         checked = _of_one(self._draft, "map", function)
-        return self._then("map", MapSpec(checked, _on_error(self._draft, "map", on_error)))
+        return self._then("map", MapSpec(checked, _on_error(self._draft, "map", on_error)), name=name)
 
-    def filter(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
+    def filter(
+        self, function: Callable[[Record], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[Record]:
         """Keep the records for which `function(record)` is true.
 
         Args:
             on_error: See `map`.
         """
         checked = _of_one(self._draft, "filter", function)
-        return self._then("filter", FilterSpec(checked, _on_error(self._draft, "filter", on_error)))
+        return self._then(
+            "filter", FilterSpec(checked, _on_error(self._draft, "filter", on_error)), name=name
+        )
 
     def flat_map(
-        self, function: Callable[[Record], Iterable[Result]], *, on_error: OnError = "fail"
+        self,
+        function: Callable[[Record], Iterable[Result]],
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[Result]:
         """Replace each record by all that `function(record)` returns or yields, in order.
 
@@ -111,7 +123,9 @@ class Stream(SideOutputs, Generic[Record]):
             on_error: See `map`. What it has yielded for such a record does not go on.
         """
         checked = _of_one(self._draft, "flat_map", function, may_yield=True)
-        return self._then("flat_map", FlatMapSpec(checked, _on_error(self._draft, "flat_map", on_error)))
+        return self._then(
+            "flat_map", FlatMapSpec(checked, _on_error(self._draft, "flat_map", on_error)), name=name
+        )
 
     def split(self, *, on_error: OnError = "fail", **predicates: Callable[[Record], object]) -> Split[Record]:
         """Part the stream: each record goes to the first name whose predicate is true of it, and to no other.
@@ -139,14 +153,14 @@ class Stream(SideOutputs, Generic[Record]):
         spec = SplitSpec(checked, on_error=_on_error(self._draft, "split", on_error))
         return Split(self._draft, self._add("split", spec), tuple(predicates))
 
-    def process(self, process: StreamProcess[Record, Result]) -> Stream[Result]:
+    def process(self, process: StreamProcess[Record, Result], *, name: str | None = None) -> Stream[Result]:
         """Call a process of your own for each record, with states that belong to the task.
 
         Returns:
             What its `on_record` returns or yields, in order.
         """
         states = states_of_process(self._draft, process, keyed=False)
-        return self._then("process", StreamProcessSpec(process, states))
+        return self._then("process", StreamProcessSpec(process, states), name=name)
 
     def connect(self, other: Stream[Other]) -> ConnectedStreams[Record, Other]:
         """Let one process read this stream and another: `.connect(other).process(process)`.
@@ -172,6 +186,7 @@ class Stream(SideOutputs, Generic[Record]):
         retries: int = 0,
         ordered: bool = True,
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[Result]:
         """Replace each record by what `function(record)` returns in its own time: a request, a look-up.
 
@@ -201,9 +216,9 @@ class Stream(SideOutputs, Generic[Record]):
             _on_error(self._draft, kind, on_error),
             ordered=ordered,
         )
-        return self._then(kind, spec)
+        return self._then(kind, spec, name=name)
 
-    def rate_limit(self, records: int, *, per: Duration = "1s") -> Stream[Record]:
+    def rate_limit(self, records: int, *, per: Duration = "1s", name: str | None = None) -> Stream[Record]:
         """Let at most so many records go on in a time, of all tasks together, evenly spread, in order.
 
         Checkpoints do not wait for it: records that wait their turn are part of them. What waits in front of
@@ -222,9 +237,11 @@ class Stream(SideOutputs, Generic[Record]):
         per_ms = _milliseconds(self._draft, kind, "per", per)
         if per_ms < 1:
             raise _error(self._draft, kind, f"per={per!r}: expected at least 1 ms")
-        return self._then(kind, rate_limit_spec(records, per_ms))
+        return self._then(kind, rate_limit_spec(records, per_ms), name=name)
 
-    def for_each(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> StreamEnd:
+    def for_each(
+        self, function: Callable[[Record], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> StreamEnd:
         """Call `function(record)` for each record, and end the stream there.
 
         It is called in the workers, as soon as a record comes, and again for the same record after a failure:
@@ -235,9 +252,11 @@ class Stream(SideOutputs, Generic[Record]):
         """
         checked = _of_one(self._draft, "for_each", function)
         spec = ForEachSpec(checked, _on_error(self._draft, "for_each", on_error))
-        return StreamEnd(self._draft, self._add("for_each", spec))
+        return StreamEnd(self._draft, self._add("for_each", spec, name=name))
 
-    def inspect(self, function: Callable[[Record], object], *, on_error: OnError = "fail") -> Stream[Record]:
+    def inspect(
+        self, function: Callable[[Record], object], *, on_error: OnError = "fail", name: str | None = None
+    ) -> Stream[Record]:
         """Call `function(record)` for each record, and pass the record on: to look at what goes by.
 
         It is called in the workers, as soon as the record comes, and again for the same record after a
@@ -247,7 +266,9 @@ class Stream(SideOutputs, Generic[Record]):
             on_error: See `map`. Such a record is not passed on.
         """
         checked = _of_one(self._draft, "inspect", function)
-        return self._then("inspect", InspectSpec(checked, _on_error(self._draft, "inspect", on_error)))
+        return self._then(
+            "inspect", InspectSpec(checked, _on_error(self._draft, "inspect", on_error)), name=name
+        )
 
     def assign_timestamps(
         self,
@@ -258,6 +279,7 @@ class Stream(SideOutputs, Generic[Record]):
         align_within: Duration | None = None,
         align_group: str = "",
         on_error: OnError = "fail",
+        name: str | None = None,
     ) -> Stream[Record]:
         """Say when each record happened: timers and windows go by it, whenever it comes.
 
@@ -301,21 +323,23 @@ class Stream(SideOutputs, Generic[Record]):
             align_group,
             on_error=_on_error(self._draft, kind, on_error),
         )
-        return self._then(kind, spec)
+        return self._then(kind, spec, name=name)
 
     def _least_one(self, kind: str, name: str, duration: Duration | None) -> int | None:
         return None if duration is None else max(1, _milliseconds(self._draft, kind, name, duration))
 
     @overload
     def key_by(
-        self, function: Callable[[Record], NewKey], *, on_error: OnError = "fail"
+        self, function: Callable[[Record], NewKey], *, on_error: OnError = "fail", name: str | None = None
     ) -> KeyedStream[NewKey, Record]: ...
 
     @overload
-    def key_by(self, function: str, *, on_error: OnError = "fail") -> KeyedStream[Any, Record]: ...
+    def key_by(
+        self, function: str, *, on_error: OnError = "fail", name: str | None = None
+    ) -> KeyedStream[Any, Record]: ...
 
     def key_by(
-        self, function: Callable[[Record], Any] | str, *, on_error: OnError = "fail"
+        self, function: Callable[[Record], Any] | str, *, on_error: OnError = "fail", name: str | None = None
     ) -> KeyedStream[Any, Record]:
         """Bring together, in one task, all records for which `function(record)` is the same key.
 
@@ -331,9 +355,9 @@ class Stream(SideOutputs, Generic[Record]):
 
         checked = _field_or_function(self._draft, "key_by", function)
         spec = KeyBySpec(checked, on_error=_on_error(self._draft, "key_by", on_error))
-        return KeyedStream(self._draft, self._add("key_by", spec))
+        return KeyedStream(self._draft, self._add("key_by", spec, name=name))
 
-    def union(self, *streams: Stream[Other]) -> Stream[Record | Other]:
+    def union(self, *streams: Stream[Other], name: str | None = None) -> Stream[Record | Other]:
         """Merge with other streams of the same flow; records of one stream keep their order."""
         for stream in streams:
             if not isinstance(stream, Stream):
@@ -349,14 +373,18 @@ class Stream(SideOutputs, Generic[Record]):
         if not streams:
             raise _error(self._draft, "union", "expected at least one other stream, found none")
         inputs = (stream._input for stream in (self, *streams))
-        return Stream(self._draft, self._draft.add("union", UnionSpec(), *inputs))
+        return Stream(self._draft, self._draft.add("union", UnionSpec(), *inputs, name=name))
 
     def iterate(
-        self, body: Callable[[Stream[Record]], tuple[Stream[Record], Stream[Result]]]
+        self,
+        body: Callable[[Stream[Record]], tuple[Stream[Record], Stream[Result]]],
+        *,
+        name: str | None = None,
     ) -> Stream[Result]:
         """Run a loop: records go round through `body` until it lets them out.
 
         Args:
+            name: Of the loop, at which records come in and around.
             body: Gets the loop's stream (what comes in, and what came around); returns two streams
                 made from it: what goes round again, and what leaves.
 
@@ -373,7 +401,7 @@ class Stream(SideOutputs, Generic[Record]):
         """
         if callable(body) and (problem := argument_problem(body, "loop")):
             raise _error(self._draft, "loop", f"body: {problem}")
-        head = self._draft.add("loop", LoopSpec(), self._input)
+        head = self._draft.add("loop", LoopSpec(), self._input, name=name)
         returned = body(Stream(self._draft, head)) if callable(body) else body
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise _error(
@@ -400,7 +428,9 @@ class Stream(SideOutputs, Generic[Record]):
         """Give every record to every task of the next operator."""
         return self._distributed("broadcast")
 
-    def sink(self, sink: Sink[Record], *, dead_letters: Sink[DeadLetter] | None = None) -> StreamEnd:
+    def sink(
+        self, sink: Sink[Record], *, dead_letters: Sink[DeadLetter] | None = None, name: str | None = None
+    ) -> StreamEnd:
         """Write the records to `sink`; they become visible when their checkpoint is complete.
 
         Args:
@@ -418,10 +448,10 @@ class Stream(SideOutputs, Generic[Record]):
             sink = self._with_dead_letters(sink, dead_letters)
         spec = SinkSpec(sink)
         if not sink.has_one_task:
-            return StreamEnd(self._draft, self._add("sink", spec))
+            return StreamEnd(self._draft, self._add("sink", spec, name=name))
         # One key for all records.
         together = DraftInput(self._add("key_by", KeyBySpec(_together)), "hash", "")
-        return StreamEnd(self._draft, self._draft.add("sink", spec, together))
+        return StreamEnd(self._draft, self._draft.add("sink", spec, together, name=name))
 
     def _with_dead_letters(self, sink: Sink[Record], letters: Sink[DeadLetter]) -> Sink[Record]:
         if not isinstance(letters, Sink):
@@ -458,11 +488,11 @@ class Stream(SideOutputs, Generic[Record]):
     def _input(self) -> DraftInput:
         return DraftInput(self._operator, self._how, self._output)
 
-    def _add(self, kind: str, spec: OperatorSpec) -> DraftOperator:
-        return self._draft.add(kind, spec, self._input)
+    def _add(self, kind: str, spec: OperatorSpec, *, name: str | None = None) -> DraftOperator:
+        return self._draft.add(kind, spec, self._input, name=name)
 
-    def _then(self, kind: str, spec: OperatorSpec) -> Stream[Any]:
-        return Stream(self._draft, self._add(kind, spec))
+    def _then(self, kind: str, spec: OperatorSpec, *, name: str | None = None) -> Stream[Any]:
+        return Stream(self._draft, self._add(kind, spec, name=name))
 
 
 def _together(record: Any) -> int:

@@ -58,7 +58,7 @@ class WindowedStream(Generic[Key, Record]):
     """The records of each key by windows: what follows says what they come to.
 
     Every method returns a stream of `crosscut.Windowed`. A result has the time of the last millisecond
-    of its window, so windows over windows are right.
+    of its window, so windows over windows are right. `name=` names the operator, as `named` does.
     """
 
     def __init__(self, draft: Draft, keyed: DraftOperator, spec: WindowSpec) -> None:
@@ -69,61 +69,79 @@ class WindowedStream(Generic[Key, Record]):
     def __repr__(self) -> str:
         return f"<WindowedStream {self._spec.window} of flow {self._draft.name!r}>"
 
-    def count(self) -> Stream[Windowed[Key, int]]:
+    def count(self, *, name: str | None = None) -> Stream[Windowed[Key, int]]:
         """Count the records of each window."""
-        return self._then(CountFold())
+        return self._then(CountFold(), name=name)
 
     @overload
-    def sum(self, function: None = None) -> Stream[Windowed[Key, Record]]: ...
+    def sum(self, function: None = None, *, name: str | None = None) -> Stream[Windowed[Key, Record]]: ...
 
     @overload
-    def sum(self, function: Callable[[Record], Value]) -> Stream[Windowed[Key, Value]]: ...
+    def sum(
+        self, function: Callable[[Record], Value], *, name: str | None = None
+    ) -> Stream[Windowed[Key, Value]]: ...
 
     @overload
-    def sum(self, function: str) -> Stream[Windowed[Key, Any]]: ...
+    def sum(self, function: str, *, name: str | None = None) -> Stream[Windowed[Key, Any]]: ...
 
-    def sum(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Any]:
+    def sum(
+        self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
+    ) -> Stream[Any]:
         """Add up `function(record)`, the field of that name, or the records themselves."""
-        return self._then(SumFold(self._chosen(function)))
+        return self._then(SumFold(self._chosen(function)), name=name)
 
-    def min(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
+    def min(
+        self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
+    ) -> Stream[Windowed[Key, Any]]:
         """Keep the least `function(record)`, field of that name, or record."""
-        return self._extreme(min, function)
+        return self._extreme(min, function, name=name)
 
-    def max(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
+    def max(
+        self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
+    ) -> Stream[Windowed[Key, Any]]:
         """Keep the greatest `function(record)`, field of that name, or record."""
-        return self._extreme(max, function)
+        return self._extreme(max, function, name=name)
 
     def _extreme(
-        self, choose: Callable[..., Any], function: Callable[[Record], Any] | str | None
+        self,
+        choose: Callable[..., Any],
+        function: Callable[[Record], Any] | str | None,
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, Any]]:
-        return self._then(AggregateFold(*extreme_of(choose, self._chosen(function))))
+        return self._then(AggregateFold(*extreme_of(choose, self._chosen(function))), name=name)
 
-    def mean(self, function: Callable[[Record], Any] | str | None = None) -> Stream[Windowed[Key, Any]]:
+    def mean(
+        self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
+    ) -> Stream[Windowed[Key, Any]]:
         """Give the mean of `function(record)`, of the field of that name, or of the records."""
-        return self._then(AggregateFold(*mean_of(self._chosen(function))))
+        return self._then(AggregateFold(*mean_of(self._chosen(function))), name=name)
 
     def collect_list(
-        self, function: Callable[[Record], Any] | str | None = None
+        self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
     ) -> Stream[Windowed[Key, list[Any]]]:
         """Keep the list of `function(record)`, of the field of that name, or of the records, as they came."""
-        return self._then(AggregateFold(*list_of(self._chosen(function))))
+        return self._then(AggregateFold(*list_of(self._chosen(function))), name=name)
 
     def approx_distinct(
-        self, function: Callable[[Record], Any] | str | None = None
+        self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
     ) -> Stream[Windowed[Key, int]]:
         """Count the distinct `function(record)`, fields of that name, or records, about.
 
         See `KeyedStream.approx_distinct`.
         """
-        return self._then(AggregateFold(*distinct_of(self._chosen(function))))
+        return self._then(AggregateFold(*distinct_of(self._chosen(function))), name=name)
 
-    def reduce(self, function: Callable[[Record, Record], Record]) -> Stream[Windowed[Key, Record]]:
+    def reduce(
+        self, function: Callable[[Record, Record], Record], *, name: str | None = None
+    ) -> Stream[Windowed[Key, Record]]:
         """Combine the records of each window: `function(value so far, record)` is the next value.
 
         The first record is the first value. Of sessions that become one the values are combined, too.
         """
-        return self._then(ReduceFold(self._function("function", function, "value so far", "record")))
+        return self._then(
+            ReduceFold(self._function("function", function, "value so far", "record")), name=name
+        )
 
     @overload
     def aggregate(
@@ -132,6 +150,8 @@ class WindowedStream(Generic[Key, Record]):
         add: Callable[[Value, Record], Value],
         result: None = None,
         merge: Callable[[Value, Value], Value] | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, Value]]: ...
 
     @overload
@@ -141,6 +161,8 @@ class WindowedStream(Generic[Key, Record]):
         add: Callable[[Value, Record], Value],
         result: Callable[[Value], Result],
         merge: Callable[[Value, Value], Value] | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, Result]]: ...
 
     @overload
@@ -150,6 +172,8 @@ class WindowedStream(Generic[Key, Record]):
         add: Callable[[Value, Record], Value],
         result: None = None,
         merge: Callable[[Value, Value], Value] | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, Value]]: ...
 
     @overload
@@ -159,6 +183,8 @@ class WindowedStream(Generic[Key, Record]):
         add: Callable[[Value, Record], Value],
         result: Callable[[Value], Result],
         merge: Callable[[Value, Value], Value] | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, Result]]: ...
 
     def aggregate(
@@ -167,6 +193,8 @@ class WindowedStream(Generic[Key, Record]):
         add: Callable[[Any, Any], Any],
         result: Callable[[Any], Any] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
+        *,
+        name: str | None = None,
     ) -> Stream[Any]:
         """Fold the records of each window into an accumulator.
 
@@ -196,10 +224,13 @@ class WindowedStream(Generic[Key, Record]):
         )
         if merge is not None:
             check_neutral(self._draft, "window", begin, merge)
-        return self._then(fold)
+        return self._then(fold, name=name)
 
     def process(
-        self, function: Callable[[Windowed[Key, list[Record]]], Iterable[Result] | None]
+        self,
+        function: Callable[[Windowed[Key, list[Record]]], Iterable[Result] | None],
+        *,
+        name: str | None = None,
     ) -> Stream[Windowed[Key, Result]]:
         """Keep the records of each window, and hand them to `function` all at once.
 
@@ -208,7 +239,9 @@ class WindowedStream(Generic[Key, Record]):
                 they came. Each value that it returns or yields goes on as a `crosscut.Windowed` of that
                 window; it may return None for nothing.
         """
-        return self._then(ProcessFold(self._function("function", function, "windowed", may_yield=True)))
+        return self._then(
+            ProcessFold(self._function("function", function, "windowed", may_yield=True)), name=name
+        )
 
     def _function(
         self, name: str, function: Callable[..., Any], *arguments: str, may_yield: bool = False
@@ -221,11 +254,13 @@ class WindowedStream(Generic[Key, Record]):
     def _error(self, problem: str) -> FlowError:
         return flow_error(self._draft, "window", problem)
 
-    def _then(self, fold: Fold) -> Stream[Any]:
+    def _then(self, fold: Fold, *, name: str | None = None) -> Stream[Any]:
         from crosscut.flow.stream import Stream
 
         spec = replace(self._spec, fold=fold)
-        return Stream(self._draft, self._draft.add("window", spec, DraftInput(self._keyed, "hash")))
+        return Stream(
+            self._draft, self._draft.add("window", spec, DraftInput(self._keyed, "hash"), name=name)
+        )
 
 
 def windowed(
