@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.logs import LogFormat, LogLevel
-from crosscut.foundation.suggestions import did_you_mean
+from crosscut.foundation.suggestions import advice_on_option
 from crosscut.foundation.urls import path_text, shown_url
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
@@ -28,6 +28,15 @@ Migration = Callable[[Any, Any], Any]
 
 class Default(int):
     """A number that nobody has given, told apart from the same one that somebody has."""
+
+
+def _checked_new(cls: type[Any], given: Mapping[str, Any], of: str = "") -> Any:
+    known = [one.name for one in fields(cls) if one.init]
+    for name in given:
+        if name not in known:
+            raise SettingsError(f"there is no setting {name!r}{of}{advice_on_option(name, known)}")
+    # With slots the class is made a second time, which `super()` would not know.
+    return object.__new__(cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,12 @@ class Restart:
     delay_step: Duration = "100ms"
     delay_max: Duration = "10s"
     same_record: int = 3
+
+    if not TYPE_CHECKING:
+        # Type checkers report it themselves.
+        def __new__(cls, **given: Any) -> Self:
+            """Refuse unknown settings, before `__init__` does with less advice."""
+            return _checked_new(cls, given, " of Restart")
 
     def __post_init__(self) -> None:
         _check_integer("restart.failures", self.failures, 0, 1_000_000)
@@ -228,13 +243,8 @@ class Settings:
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
         def __new__(cls, **given: Any) -> Self:
-            """Refuse settings that there are not, before `__init__` does with less advice."""
-            known = [one.name for one in fields(cls) if one.init]
-            for name in given:
-                if name not in known:
-                    raise SettingsError(f"there is no setting {name!r}{did_you_mean(name, known)}")
-            # With slots the class is made a second time, which `super()` would not know.
-            return object.__new__(cls)
+            """Refuse unknown settings, before `__init__` does with less advice."""
+            return _checked_new(cls, given)
 
     def __post_init__(self) -> None:
         _check_integer("parallelism", self.parallelism, 1, 10_000)

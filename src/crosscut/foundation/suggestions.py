@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, TypeVar, cast
+
+from crosscut.errors import SettingsError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CUTOFF = 0.7
+_LISTED_MAX = 15
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -19,3 +28,65 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question to be put after an error; "" if nothing is like `name`."""
     found = closest(name, known)
     return f"; did you mean {found!r}?" if found else ""
+
+
+_OPTIONS_OF_SPARK = {
+    "checkpointLocation": "checkpoint_dir",
+    "endingOffsets": "stop",
+    "endingTimestamp": "stop",
+    "maxFilesPerTrigger": "batch_records_max",
+    "maxOffsetsPerTrigger": "batch_records_max",
+    "processingTime": "checkpoint_interval",
+    "queryName": "name",
+    "startingOffsets": "start",
+    "startingTimestamp": "start",
+    "subscribe": "topics",
+    "subscribePattern": "topics",
+}
+"""What Spark's options are called here."""
+
+_OF_SETTINGS = frozenset({"batch_records_max", "checkpoint_dir", "checkpoint_interval"})
+
+
+def advice_on_option(name: str, known: Iterable[str]) -> str:
+    """Return what to append to the error for the unknown option `name`."""
+    options = list(known)
+    ours = _OPTIONS_OF_SPARK.get(name)
+    if ours in options:
+        return f"; what Spark calls {name} is {ours}= here"
+    if ours in _OF_SETTINGS:
+        return f"; what Spark calls {name} is {ours}= of crosscut.Settings"
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    if found := did_you_mean(plain, options):
+        return found
+    return f": it has {', '.join(options)}" if len(options) <= _LISTED_MAX else ""
+
+
+def checks_options(public_name: str) -> Callable[[Function], Function]:
+    """Return a decorator that refuses options that a function of a connector does not have, with advice.
+
+    Args:
+        public_name: What users call it, without `crosscut.`.
+
+    Raises:
+        SettingsError: By the function, for such an option.
+    """
+
+    def decorated(function: Function) -> Function:
+        known = [
+            name
+            for name, one in signature(function).parameters.items()
+            if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        ]
+
+        @wraps(function)
+        def checked(*arguments: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in known:
+                    advice = advice_on_option(name, known)
+                    raise SettingsError(f"crosscut.{public_name} has no option {name!r}{advice}")
+            return function(*arguments, **options)
+
+        return cast(Function, checked)
+
+    return decorated

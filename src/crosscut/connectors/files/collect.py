@@ -23,11 +23,13 @@ from crosscut.connectors.files.staged_files import StagedFiles
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.data_pickles import load_data_from
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.unpickling import RefusedPickleError
 
 _SUFFIX = "pickle"
 
 
+@checks_options("collect")
 def collect(directory: str | os.PathLike[str] | None = None) -> Collect:
     """Return a sink that keeps committed records until you ask for them.
 

@@ -26,10 +26,12 @@ from crosscut.connectors.files.partitions import (
 from crosscut.connectors.files.rows import checked_columns, checked_row, row_maker
 from crosscut.contracts.connectors import Sink
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 _AS_IT_IS = frozenset((str, int, float, type(None)))
 
 
+@checks_options("files.csv")
 def csv_sink(
     directory: str | os.PathLike[str],
     columns: Sequence[str],

@@ -24,11 +24,13 @@ from crosscut.connectors.files.malformed import TEXT_MAX, Malformed, checked_mal
 from crosscut.connectors.files.rows import checked_columns
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.foundation.suggestions import checks_options
 
 _WHOLE = 1 << 62
 """A file is one split: where a row starts in the middle of it can't be told, as text may hold line ends."""
 
 
+@checks_options("files.read_csv")
 def read_csv(
     pattern: str | os.PathLike[str],
     *,

@@ -24,10 +24,12 @@ from crosscut.connectors.files.partitions import (
 )
 from crosscut.contracts.connectors import Sink
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 _RAW_NEWLINE = orjson.Fragment(b"\n")
 
 
+@checks_options("files.jsonl")
 def jsonl(
     directory: str | os.PathLike[str],
     *,

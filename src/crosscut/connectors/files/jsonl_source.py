@@ -22,8 +22,10 @@ from crosscut.connectors.files.malformed import Malformed, checked_malformed, se
 from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.foundation.suggestions import checks_options
 
 
+@checks_options("files.read_jsonl")
 def read_jsonl(
     pattern: str | os.PathLike[str],
     *,

@@ -17,6 +17,7 @@ from crosscut.connectors.files.input_files import (
 from crosscut.connectors.files.malformed import TEXT_MAX
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.foundation.suggestions import checks_options
 
 _CHUNK_BYTES = 256 * 1024
 _SPLIT_BYTES = 64 * 1024 * 1024
@@ -25,6 +26,7 @@ _ENDLESS = 1 << 62
 _REMOTE_WAIT_MS = 2
 
 
+@checks_options("files.lines")
 def lines(
     pattern: str | os.PathLike[str],
     errors: str = "strict",

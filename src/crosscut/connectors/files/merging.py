@@ -35,6 +35,7 @@ from crosscut.connectors.files.staged_names import STAGE_DIRECTORY, committed_fi
 from crosscut.errors import ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 
 MERGES = "merges"
 TARGET_BYTES = 128 * 1024 * 1024
@@ -87,6 +88,7 @@ class Merged:
     size_bytes: int
 
 
+@checks_options("files.compact")
 def compact(
     directory: str | os.PathLike[str],
     *,

@@ -21,6 +21,7 @@ from crosscut.connectors.files.partitions import (
 from crosscut.connectors.files.rows import checked_row, row_maker
 from crosscut.contracts.connectors import Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 ROW_GROUP_ROWS = 16_384
 """So many rows are compressed in one call, on the event loop: it takes some 10 ms."""
@@ -29,6 +30,7 @@ Codec = Literal["snappy", "zstd", "gzip", "none"]
 _CODECS = ("snappy", "zstd", "gzip", "none")
 
 
+@checks_options("files.parquet")
 def parquet(
     directory: str | os.PathLike[str],
     schema: Mapping[str, str] | Any,

@@ -21,11 +21,13 @@ from crosscut.connectors.files.read_ahead import BatchesAhead, from_row
 from crosscut.connectors.files.rows import checked_columns
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 BATCH_ROWS = 4_096
 SPLIT_BYTES = 64 * 1024 * 1024
 
 
+@checks_options("files.read_parquet")
 def read_parquet(
     pattern: str | os.PathLike[str], *, columns: Sequence[str] | None = None
 ) -> Source[dict[str, Any]]:

@@ -12,8 +12,10 @@ from crosscut.connectors.files.file_sink import FileSink, checked_compression, s
 from crosscut.connectors.files.partitions import PARTITIONS_MAX, layout_of
 from crosscut.contracts.connectors import Sink
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 
+@checks_options("files.text")
 def text(
     directory: str | os.PathLike[str],
     *,

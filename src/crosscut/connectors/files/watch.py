@@ -19,6 +19,7 @@ from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, Split
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.keys import stable_hash
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.type_variables import Record
 
 NAMES_MAX = 20_000
@@ -30,6 +31,7 @@ _FILES_AT_ONCE = 16
 _LOOKING_MS = 5
 
 
+@checks_options("files.watch")
 def watch(source: Source[Record], *, every: Duration = "1s") -> Source[Record]:
     """Return an endless source of the records of all files that `source` finds, now and later.
 

@@ -27,6 +27,7 @@ from crosscut.connectors.http.requests import (
 from crosscut.connectors.secrets import Environment, revealed
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 CONNECT_TIMEOUT_S = 15.0
 SILENCE_S = 60.0
@@ -41,6 +42,7 @@ _RETRY_MS_MAX = 10_000
 _log = logging.getLogger("crosscut.http")
 
 
+@checks_options("http.events")
 def events(
     url: str | Environment,
     *,

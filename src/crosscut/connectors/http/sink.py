@@ -28,6 +28,7 @@ from crosscut.contracts.connectors import JSON, CommitPermit, Guarantee, Sink, S
 from crosscut.errors import ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 
 REFUSES_RECORDS = frozenset({400, 409, 413, 422})
 """Answers that are about the records of a request; others of 4xx are about the receiver, or who may post."""
@@ -36,6 +37,7 @@ ANSWER_BYTES = 65_536
 """So much of an answer is read; nobody reads the rest."""
 
 
+@checks_options("http.sink")
 def sink(
     url: str | Environment,
     *,

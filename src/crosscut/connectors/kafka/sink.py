@@ -38,6 +38,7 @@ from crosscut.contracts.connectors import (
 )
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.protocol.log.history import check_history
 
 _TIMEOUT_MS_MAX = 2**31 - 1
@@ -47,6 +48,7 @@ _OURS = frozenset(
 )
 
 
+@checks_options("kafka.sink")
 def sink(
     servers: str | Sequence[str],
     topic: str,

@@ -26,6 +26,7 @@ from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
+from crosscut.foundation.suggestions import checks_options
 
 Start = Literal["earliest", "latest", "committed"] | datetime
 
@@ -44,6 +45,7 @@ _OURS = frozenset(
 )
 
 
+@checks_options("kafka.source")
 def source(
     servers: str | Sequence[str],
     topics: str | Sequence[str],

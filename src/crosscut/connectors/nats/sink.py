@@ -15,8 +15,10 @@ from crosscut.connectors.nats.messages import Encoding, encoder, is_subject
 from crosscut.connectors.nats.writer import NatsWriter
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 
+@checks_options("nats.sink")
 def sink(
     servers: str | Sequence[str],
     stream: str,

@@ -15,6 +15,7 @@ from crosscut.connectors.nats.client import Servers, closed, failures, is_perman
 from crosscut.connectors.nats.messages import Decoding, Message, decoder
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 PATIENCE_S = 60.0
 """For servers that do not answer."""
@@ -37,6 +38,7 @@ _RETRY_S = 0.2
 _FORGOTTEN_AFTER_S = 60.0
 
 
+@checks_options("nats.source")
 def source(
     servers: str | Sequence[str],
     stream: str,

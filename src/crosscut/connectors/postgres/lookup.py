@@ -21,10 +21,12 @@ from crosscut.connectors.postgres.writer import (
 from crosscut.connectors.secrets import Environment
 from crosscut.errors import ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
+from crosscut.foundation.suggestions import checks_options
 
 _NOTHING: Any = object()
 
 
+@checks_options("postgres.lookup")
 def lookup(
     conninfo: str | Environment,
     query: str,

@@ -14,8 +14,10 @@ from crosscut.connectors.tables.rows import Columns, Table, table_of
 from crosscut.connectors.tables.writer import TableWriter
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 
+@checks_options("postgres.sink")
 def sink(
     conninfo: str | Environment,
     table: str,

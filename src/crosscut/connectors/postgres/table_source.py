@@ -29,6 +29,7 @@ from crosscut.connectors.secrets import Environment
 from crosscut.connectors.tables.rows import checked_name, qualified, quoted
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 PAGE_ROWS = 4_096
 _WAIT_MS = 1
@@ -47,6 +48,7 @@ _KEY = """
 """
 
 
+@checks_options("postgres.source")
 def source(
     conninfo: str | Environment,
     table: str,

@@ -25,6 +25,7 @@ from crosscut.contracts.connectors import (
 )
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.protocol.log.history import check_history, check_not_set_back
 
 WAITING_BYTES_MAX = 16 << 20
@@ -34,6 +35,7 @@ BATCH_BYTES = 4 << 20
 """In one transaction, and one call of `write` more: so `write` does not wait for long."""
 
 
+@checks_options("postgres.upsert")
 def upsert(
     conninfo: str | Environment,
     table: str,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.suggestions import checks_options
 
 Made = TypeVar("Made")
 
@@ -21,6 +22,7 @@ _CATCH_UP_S = 10.0
 _WAIT_MS_MIN = 0.1
 
 
+@checks_options("generate")
 def generate(
     function: Callable[[int], Made], count: int | None = None, rate: float | None = None
 ) -> Source[Made]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.foundation.suggestions import checks_options
 from crosscut.state.encoding import owned_copy
 
 Item = TypeVar("Item")
@@ -17,6 +18,7 @@ Item = TypeVar("Item")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
+@checks_options("items")
 def items(values: Collection[Item]) -> Source[Item]:
     """Return a source of the values of a list, in order.
 

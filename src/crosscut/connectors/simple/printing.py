@@ -10,9 +10,11 @@ from typing import Any
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.text import escaped
 
 
+@checks_options("printing")
 def printing(label: str = "") -> Sink[object]:
     """Return a sink that prints each record on a line of its own, when its checkpoint is complete.
 

@@ -15,6 +15,7 @@ from threading import Thread
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 LINE_BYTES_MAX = 1024 * 1024
 PATIENCE_S = 30.0
@@ -23,6 +24,7 @@ PATIENCE_S = 30.0
 _RETRY_S = 0.1
 
 
+@checks_options("socket")
 def socket(address: str) -> Source[str]:
     """Return a source of the lines that somebody sends who listens at an address, such as `nc -lk 9999`.
 
@@ -46,6 +48,7 @@ def socket(address: str) -> Source[str]:
     return SocketLines(address)
 
 
+@checks_options("stdin")
 def stdin() -> Source[str]:
     """Return a source of the lines of the program's standard input.
 

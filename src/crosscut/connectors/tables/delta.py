@@ -28,6 +28,7 @@ from crosscut.connectors.tables.writer import Database, Session, TableWriter
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.urls import Redaction
 
 Options = Mapping[str, "str | Environment"]
@@ -57,6 +58,7 @@ _WIDER = {
 """What a column may be to take values of a type: Delta would cut a fraction off without a word."""
 
 
+@checks_options("delta.sink")
 def sink(
     location: str,
     schema: Mapping[str, str] | Any,

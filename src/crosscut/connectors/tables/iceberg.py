@@ -24,6 +24,7 @@ from crosscut.connectors.tables.writer import Database, Overtaken, Session, Tabl
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.urls import HIDDEN, Redaction, shown_url
 
 Catalog = Mapping[str, "str | Environment"]
@@ -38,6 +39,7 @@ _RETRIES = "commit.retry.num-retries"
 """Of a table. The library would put the same commit on top of what came first, without asking us again."""
 
 
+@checks_options("iceberg.sink")
 def sink(
     table: str,
     schema: Mapping[str, str] | Any,

@@ -21,6 +21,7 @@ from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session,
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 
 LOCK_TIMEOUT_S = 60.0
 """For another writer to end its transaction: there is one at a time in a file."""
@@ -39,6 +40,7 @@ _COLUMNS = """
 """
 
 
+@checks_options("sqlite.sink")
 def sink(
     path: str | os.PathLike[str],
     table: str,

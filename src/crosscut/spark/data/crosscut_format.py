@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.urls import check_for_spark
 from crosscut.savepoints.tables import FileOfTask, PartsOfTask, state_at
 from crosscut.spark.cluster.session import spark_session
@@ -28,6 +29,7 @@ from crosscut.store.log_key import log_key
 FORMAT = "crosscut"
 
 
+@checks_options("spark.register")
 def register(spark: SparkSession) -> None:
     """Register the data source `crosscut` with a SparkSession, for `spark.read` and `spark.readStream`.
 

@@ -35,6 +35,7 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.files.staged_rows import StagedRows
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 from crosscut.spark.data.arrow_records import RecordKind, RecordsOf
 
 _PLAIN = frozenset({
@@ -47,6 +48,7 @@ _PLAIN = frozenset({
 _DESCRIBED_MAX = 900
 
 
+@checks_options("spark.dataframe")
 def dataframe(df: DataFrame, *, records: RecordKind = "rows") -> Source[Any]:
     """Return a source of the rows of a bounded DataFrame: of any format, table, query or JDBC.
 

@@ -20,6 +20,7 @@ from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext,
 from crosscut.errors import ConnectorError
 from crosscut.foundation.data_pickles import load_data
 from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.unpickling import RefusedPickleError, loader
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX
 from crosscut.spark.data.arrow_records import row_of
@@ -31,6 +32,7 @@ _prepared: dict[tuple[str, str, str], dict[CheckpointId, Any]] = {}
 """Messages of this process that are not committed, by lineage, sink and task: for `abort`."""
 
 
+@checks_options("spark.sink")
 def sink(
     kind: type[DataSource],
     options: Mapping[str, Any] | None = None,

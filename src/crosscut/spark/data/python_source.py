@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 from crosscut.spark.data.batches import Batches, Rows, batches_of
 from crosscut.spark.data.data_source import DataSourceOf, data_source_of
 from crosscut.spark.data.packed import packed, unpacked
@@ -30,6 +31,7 @@ Reading = Literal["stream", "batch"]
 _LOG = logging.getLogger("crosscut")
 
 
+@checks_options("spark.source")
 def source(
     kind: type[DataSource],
     options: Mapping[str, Any] | None = None,

@@ -33,6 +33,7 @@ from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import AuthenticityError, ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.ids import CheckpointId, Epoch, VertexId
+from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.urls import local_path, shown_url
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.splits.staged import BEFORE_ALL, FILE
@@ -54,6 +55,7 @@ _ENTRY = re.compile(r"batches/(\d+)\.json")
 _LOG = logging.getLogger("crosscut")
 
 
+@checks_options("spark.stream")
 def stream(
     source_format: str,
     options: Mapping[str, Any] | None = None,

@@ -15,10 +15,12 @@ from crosscut.connectors.files.partitions import PARTITIONS_MAX
 from crosscut.connectors.files.rows import checked_row
 from crosscut.contracts.connectors import Sink
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 from crosscut.spark.cluster.versions import arrow_schema
 from crosscut.spark.data.dataframes import check_schema
 
 
+@checks_options("spark.table")
 def table(
     directory: str | os.PathLike[str],
     schema: StructType | str,

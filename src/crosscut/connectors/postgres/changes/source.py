@@ -19,10 +19,12 @@ from crosscut.connectors.postgres.writer import checked_conninfo, connected, sho
 from crosscut.connectors.secrets import Environment
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.errors import ConnectorError
+from crosscut.foundation.suggestions import checks_options
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
 
+@checks_options("postgres.changes")
 def changes(
     conninfo: str | Environment,
     publication: str,
@@ -92,6 +94,7 @@ def changes(
     )
 
 
+@checks_options("postgres.drop_slot")
 def drop_slot(conninfo: str | Environment, slot: str) -> bool:
     """Drop the slot of a job that is over for good, and with it the log that the server keeps for the job.
 
