@@ -27,9 +27,6 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("crosscut")
 
-_PROCESS_TIMEOUT_S = 600
-"""Of a whole test: several waits, each with the deadline of jobs.py."""
-
 _PROCESS_TESTS = Path(__file__).parent / "process"
 
 
@@ -59,7 +56,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _PROCESS_TESTS in item.path.parents:
             item.add_marker(pytest.mark.process)
-            item.add_marker(pytest.mark.timeout(_PROCESS_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -115,8 +115,12 @@ def all_events() -> list[JobEvent]:
     ]
 
 
-def situations() -> Iterator[Talk]:
-    """Yield a coordinator in each situation that makes a difference to some event."""
+def situations(*, is_long: bool) -> Iterator[Talk]:
+    """Yield a coordinator in each situation that makes a difference to some event.
+
+    Args:
+        is_long: In all pairs of terms. In any case each of the terms is in one pair.
+    """
     for strict in (False, True):
         # Strict: nothing is tolerated. Else a restart waits; the delay of 0 is in the strict ones as well.
         limits: dict[str, Any] = (
@@ -124,7 +128,8 @@ def situations() -> Iterator[Talk]:
             if strict
             else {"delay_ms": 100}
         )
-        for terms in (limits, limits | {"periodic": False, "in_flight_max": 2, "pause_ms": 50}):
+        ahead = limits | {"periodic": False, "in_flight_max": 2, "pause_ms": 50}
+        for terms in (limits, ahead) if is_long else (ahead if strict else limits,):
             for talk in _situations(terms):
                 # Two more processes have proven who they are: one that is missing, and one that can't start.
                 talk.hear(*PROVEN)
@@ -316,11 +321,15 @@ def _make_uncertain(talk: Talk, index: int) -> None:
         talk.fire("retry-append", 0, index)
 
 
-def walk() -> dict[tuple[Phase, Kind], frozenset[Phase]]:
-    """Return which phases follow which event in which phase."""
+def walk(*, is_long: bool) -> dict[tuple[Phase, Kind], frozenset[Phase]]:
+    """Return which phases follow which event in which phase.
+
+    Args:
+        is_long: From all `situations`.
+    """
     found: dict[tuple[Phase, Kind], set[Phase]] = defaultdict(set)
     told = [(kind_of(event), event) for event in all_events()]
-    for talk in situations():
+    for talk in situations(is_long=is_long):
         before = talk.coordinator.phase
         for kind, event in told:
             coordinator = copied(talk.coordinator)

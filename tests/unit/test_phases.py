@@ -18,8 +18,9 @@ KINDS = (
 )
 
 
-def test_every_event_in_every_phase_leads_where_the_table_says_and_nowhere_else() -> None:
-    found = walk()
+@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.proof)])
+def test_every_event_in_every_phase_leads_where_the_table_says_and_nowhere_else(is_long: bool) -> None:
+    found = walk(is_long=is_long)
     assert {kind for _, kind in found} == set(KINDS)
     for kind in KINDS:
         for phase in Phase:
