@@ -1,7 +1,8 @@
-"""An archive of Spark's classes, for all JVMs of a run: with it a start takes half of the processor time.
+"""Options for the JVMs of Spark that tests start, which live for seconds: no C2, no G1, archived classes.
 
-To make it takes as much as four starts: only long runs, those with several processes, have one. A JVM that
-does not find it, or is of another version, reads the classes from the jars, as always.
+A SparkContext starts with half of the processor time, and a SparkSession with a quarter. To make the
+archive takes as much as six starts: only long runs, those with several processes, have one. A JVM that does
+not find it, or is of another version, reads the classes from the jars, as always.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clustered import QUICK_TO_START
 from jobs import DEADLINE_S
 from pyspark import SparkContext
 
-from crosscut.spark.cluster.session import spark_context
+from crosscut.spark.cluster.session import spark_session
 
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 # It says on standard output that it can't use an archive, where tests read.
@@ -24,22 +26,39 @@ _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 @contextmanager
+def quick_jvms() -> Iterator[None]:
+    """Let the JVMs that are started here compile for a short life."""
+    with _options(QUICK_TO_START):
+        yield
+
+
+@contextmanager
 def archived_classes(directory: Path) -> Iterator[None]:
-    """Let the JVMs that are started here use one archive; whoever is the first has it made meanwhile.
+    """Let the JVMs that are started here use one archive, too; whoever is the first has it made meanwhile.
 
     Args:
         directory: The same for all processes of a run.
     """
     archive = directory / "spark.jsa"
-    before = os.environ.get(_VARIABLE)
     try:
         directory.joinpath("spark.jsa.begun").touch(exist_ok=False)
     except FileExistsError:
         maker = None
     else:
-        environment = {**os.environ, _VARIABLE: f"{_SILENT} -XX:ArchiveClassesAtExit={archive}.partial"}
-        maker = subprocess.Popen([sys.executable, __file__, str(archive)], env=environment)
-    os.environ[_VARIABLE] = f"{_SILENT} -XX:SharedArchiveFile={archive}"
+        with _options(f"{QUICK_TO_START} {_SILENT} -XX:ArchiveClassesAtExit={archive}.partial"):
+            maker = subprocess.Popen([sys.executable, __file__, str(archive)])
+    try:
+        with _options(f"{QUICK_TO_START} {_SILENT} -XX:SharedArchiveFile={archive}"):
+            yield
+    finally:
+        if maker is not None:
+            _end(maker)
+
+
+@contextmanager
+def _options(text: str) -> Iterator[None]:
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = text
     try:
         yield
     finally:
@@ -47,8 +66,6 @@ def archived_classes(directory: Path) -> Iterator[None]:
             del os.environ[_VARIABLE]
         else:
             os.environ[_VARIABLE] = before
-        if maker is not None:
-            _end(maker)
 
 
 def _end(maker: subprocess.Popen[bytes]) -> None:
@@ -61,10 +78,11 @@ def _end(maker: subprocess.Popen[bytes]) -> None:
 
 
 def _make(archive: Path) -> None:
-    context, _ = spark_context(1, "class archive")
-    context.parallelize([1], 1).map(str).collect()
+    session, _ = spark_session(1, "class archive")
+    session.sparkContext.parallelize([1], 1).map(str).collect()
+    session.range(10).selectExpr("id % 2 AS key").groupBy("key").count().collect()
     jvm = SparkContext._gateway.proc
-    context.stop()
+    session.stop()
     # The archive is whole when the JVM that writes it is gone, which ends with its input.
     jvm.stdin.close()
     jvm.wait(DEADLINE_S)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from attempts import Attempts
-from class_archive import archived_classes
+from class_archive import archived_classes, quick_jvms
 from drivers import Driver
 from jobs import DEADLINE_S, Armed, hosts_tasks, state_of, until
 from pyspark import SparkContext
@@ -35,10 +35,8 @@ def interruptible() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """In a run with several processes, the JVMs of all share one archive of classes."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
-    with archived_classes(tmp_path_factory.getbasetemp().parent):
+    base = tmp_path_factory.getbasetemp()
+    with archived_classes(base.parent) if "PYTEST_XDIST_WORKER" in os.environ else quick_jvms():
         yield
 
 
