@@ -104,7 +104,7 @@ def test_no_option_means_the_default_settings() -> None:
 
 
 def test_every_setting_has_an_option_with_a_help_text_and_is_in_the_guide() -> None:
-    text = invoked("run", "--help").output
+    text = invoked("run", "--help-all").output
     guide = (ROOT / "docs" / "guide" / "running.md").read_text(encoding="utf-8")
     names = [name for name in Settings.names() if name not in ("restart", "migrate_state")]
     names += [f"restart_{name}" for name in Restart.__match_args__ or Restart.__slots__]

@@ -73,7 +73,7 @@ def test_the_terminal_shows_how_long_records_take_to_each_vertex_and_to_the_sink
 
 
 def test_a_job_that_was_not_seen_for_a_while_says_so() -> None:
-    assert "last seen 60 s ago" in shown(watched().metrics().as_dict(), 60.0)
+    assert "no news for 60 s (driver gone?)" in shown(watched().metrics().as_dict(), 60.0)
 
 
 def test_lines_of_a_run_have_a_word_for_what_matters() -> None:
@@ -122,7 +122,7 @@ def test_a_record_that_is_none_is_refused_in_words(tmp_path: Path, job: Any) -> 
     write_record(str(tmp_path), {"job": job})
     result = CliRunner().invoke(program, ["top", str(tmp_path)])
     assert result.exit_code == 2
-    assert "what the job looks like is of another release" in result.output
+    assert "the record of the job is of another release" in result.output
 
 
 def test_a_directory_without_a_job_is_refused_in_words(tmp_path: Path) -> None:

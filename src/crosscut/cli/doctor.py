@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -10,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Literal
 
@@ -242,6 +243,12 @@ def shown(found: list[Finding]) -> Table:
         level = Text(one.level, style=_STYLES[one.level])
         table.add_row(level, Text(one.what), Text(one.found), Text(one.advice, style="dim"))
     return table
+
+
+def finding_lines(found: list[Finding]) -> Iterator[str]:
+    """Yield the findings as lines of JSON."""
+    for one in found:
+        yield json.dumps(asdict(one))
 
 
 def _requirements() -> Iterator[tuple[str, str, str]]:

@@ -65,7 +65,7 @@ def overview(job: Mapping[str, Any], age_s: float = 0.0) -> Group:
     where = f"{printable(job['status'])}, epoch {summary['epoch']}"
     head = Text(f"{printable(job['name'])}: {where}", style="bold")
     if age_s >= _FRESH_S:
-        head.append(f", last seen {age_s:,.0f} s ago", style="red")
+        head.append(f", no news for {age_s:,.0f} s (driver gone?)", style="red")
     lines = [
         f"records {summary['records_read']:,}, {len(summary['workers'])} of {job['parallelism']} workers, "
         f"{summary['restarts']} restarts",

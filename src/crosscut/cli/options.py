@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from crosscut.cli.completion import DIRECTORY
 from crosscut.contracts.settings import Restart, Settings
 from crosscut.errors import SettingsError, invariant
 from crosscut.foundation.durations import Duration, duration_ms
@@ -117,7 +118,9 @@ def _click_type(setting: _Setting) -> click.ParamType[Any]:
         return DurationType()
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    texts = (str, str | None, str | os.PathLike[str] | None)
+    if kind == str | os.PathLike[str] | None:
+        return DIRECTORY
+    texts = (str, str | None)
     invariant(kind in texts, f"setting {setting.name} of type {kind} has no option type")
     return click.STRING
 

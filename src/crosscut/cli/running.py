@@ -7,6 +7,7 @@ import time
 
 import click
 
+from crosscut.cli.completion import DIRECTORY
 from crosscut.cli.options import DurationType
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.text import escaped
@@ -14,7 +15,7 @@ from crosscut.foundation.urls import local_path
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option(
     "--timeout",
     type=DurationType(),
@@ -39,8 +40,8 @@ def stop(directory: str, timeout: Duration) -> None:
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
-@click.argument("path")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("path", type=DIRECTORY)
 def savepoint(directory: str, path: str) -> None:
     """Have the job with checkpoint directory DIR write a savepoint to PATH, a new directory or a URL.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -19,6 +21,7 @@ from crosscut.savepoints.rows import STATE_COLUMNS
 from crosscut.savepoints.tables import as_savepoint, opened_checkpoint
 
 _EXAMPLES = 3
+_KINDS = ("only first", "only second", "changed", "same")
 _Row = tuple[str, str, str, str]
 
 
@@ -34,6 +37,23 @@ def savepoint_details(savepoint: Savepoint) -> RenderableType:
     for file in manifest.files:
         table.add_row(Text(file.path), str(file.rows), decimal(file.size_bytes))
     return Group(head, "", table)
+
+
+def savepoint_line(savepoint: Savepoint) -> str:
+    """Return all there is to say of a savepoint as a line of JSON."""
+    manifest = savepoint.manifest
+    files = [{"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes} for file in manifest.files]
+    return json.dumps(
+        {
+            "flow": manifest.flow.name,
+            "checkpoint": manifest.checkpoint_id,
+            "lineage": manifest.lineage,
+            "written": manifest.written,
+            "parallelism": manifest.parallelism,
+            "max_parallelism": manifest.max_parallelism,
+            "files": files,
+        }
+    )
 
 
 def verified(path: str) -> str:
@@ -61,29 +81,54 @@ def _parts(snapshots: Iterable[TaskSnapshot]) -> Iterator[Part]:
         yield from (pending.held for pending in one.snapshot.pending if pending.held is not None)
 
 
-def compared(path: str, other: str) -> RenderableType:
-    """Return in which states two savepoints or checkpoints differ, with some examples."""
+@dataclass(frozen=True, slots=True)
+class StateDifference:
+    """How two savepoints differ in one state.
+
+    Attributes:
+        counts: Rows that are "only first", "only second", "changed" or "same".
+        examples: Some rows that are not the same.
+    """
+
+    operator: str
+    state: str
+    counts: Counter[str]
+    examples: list[str]
+
+
+def state_differences(path: str, other: str) -> list[StateDifference]:
+    """Compare the states of two savepoints or checkpoints."""
     with tempfile.TemporaryDirectory(prefix="crosscut-diff-") as scratch:
         before = _rows(as_savepoint(path, Path(scratch) / "a"))
         after = _rows(as_savepoint(other, Path(scratch) / "b"))
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    examples: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], StateDifference] = {}
     for row in sorted(before.keys() | after.keys()):
         then, now = before.get(row), after.get(row)
         kind = _kind(then, now)
-        place, key = row[:2], " ".join(part for part in row[2:] if part)
-        counts.setdefault(place, Counter())[kind] += 1
-        shown = examples.setdefault(place, [])
-        if kind != "same" and len(shown) < _EXAMPLES:
-            shown.append(f"{key}: {_short(then)} -> {_short(now)}")
-    if not counts:
+        uid, state, *key = row
+        one = found.setdefault((uid, state), StateDifference(uid, state, Counter(), []))
+        one.counts[kind] += 1
+        if kind != "same" and len(one.examples) < _EXAMPLES:
+            one.examples.append(f"{' '.join(filter(None, key))}: {_short(then)} -> {_short(now)}")
+    return list(found.values())
+
+
+def compared(found: list[StateDifference]) -> RenderableType:
+    """Return the differences of states as a table, with some examples."""
+    if not found:
         return Text("neither has any state")
-    table = plain_table("operator", "state", "only first", "only second", "changed", "same", "such as",
-                        numbers=(2, 3, 4, 5))  # fmt: skip
-    for (uid, state), found in counts.items():
-        numbers = (str(found[kind]) for kind in ("only first", "only second", "changed", "same"))
-        table.add_row(Text(uid), Text(state), *numbers, Text("\n".join(examples[uid, state])))
+    table = plain_table("operator", "state", *_KINDS, "such as", numbers=(2, 3, 4, 5))
+    for one in found:
+        numbers = (str(one.counts[kind]) for kind in _KINDS)
+        table.add_row(Text(one.operator), Text(one.state), *numbers, Text("\n".join(one.examples)))
     return table
+
+
+def difference_lines(found: list[StateDifference]) -> Iterator[str]:
+    """Yield the differences of states as lines of JSON."""
+    for one in found:
+        counts = {kind.replace(" ", "_"): one.counts[kind] for kind in _KINDS}
+        yield json.dumps({"operator": one.operator, "state": one.state, **counts, "examples": one.examples})
 
 
 def _rows(savepoint: Savepoint) -> dict[_Row, str]:

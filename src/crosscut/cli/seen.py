@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from typing import get_args
+from typing import Any, get_args
 
 import click
 from rich.console import Group
@@ -63,15 +64,35 @@ def top(directory: str, *, once: bool) -> None:
                 time.sleep(_LOOK_EVERY_S)
 
 
+def job_line(directory: str) -> str:
+    """Return the job in `directory` as a line of JSON: what `top` shows, and more.
+
+    Raises:
+        StoreError: There is nothing to show.
+    """
+    job, age_s = _job_and_age(directory)
+    return json.dumps({**job, "age_s": round(age_s, 1)})
+
+
 def _seen(directory: str) -> tuple[Group, bool]:
     """Return what there is to show, and whether the job has ended."""
-    document = read_record(directory)
+    job, age_s = _job_and_age(directory)
     try:
-        job = document["job"]
-        age_s = max(0.0, time.time() - job["at_ms"] / 1e3)
         has_ended = job["status"] in get_args(Outcome)
         return overview(job, 0.0 if has_ended else age_s), has_ended
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise StoreError(
-            f"{shown_url(directory)}: what the job looks like is of another release: {error!r}"
-        ) from error
+        raise _of_another_release(directory, error) from error
+
+
+def _job_and_age(directory: str) -> tuple[dict[str, Any], float]:
+    """Return the job as it was recorded last, and how long ago that was."""
+    document = read_record(directory)
+    try:
+        job: dict[str, Any] = document["job"]
+        return job, max(0.0, time.time() - job["at_ms"] / 1e3)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _of_another_release(directory, error) from error
+
+
+def _of_another_release(directory: str, error: Exception) -> StoreError:
+    return StoreError(f"{shown_url(directory)}: the record of the job is of another release: {error!r}")

@@ -76,13 +76,8 @@ def listing(found: Unfinished, flow: Flow | None = None) -> RenderableType:
     """
     titles = ("task", "checkpoint", "held", "state", "transaction")
     table = plain_table(*titles, numbers=(1, 2))
-    visible = _visible(found, flow) if flow is not None else None
-    for one in found.pending:
+    for one, state in _with_states(found, flow):
         held = one.transaction.held
-        state = "pending or committed"
-        if visible is not None:
-            found_there = visible[is_of_letters_alone(one.transaction.handle)].get(one.task, 0)
-            state = "committed" if found_there >= one.transaction.checkpoint_id else "pending"
         table.add_row(
             Text(str(one.task)),
             str(one.transaction.checkpoint_id),
@@ -103,6 +98,30 @@ def listing(found: Unfinished, flow: Flow | None = None) -> RenderableType:
         if claim.dropped
     ]
     return Group(head, "", table, "", *dropped) if dropped else Group(head, "", table)
+
+
+def transaction_lines(found: Unfinished, flow: Flow | None = None) -> Iterator[str]:
+    """Yield the pending transactions as lines of JSON; see `listing`."""
+    for one, state in _with_states(found, flow):
+        held = one.transaction.held
+        row = {
+            "task": str(one.task),
+            "checkpoint": one.transaction.checkpoint_id,
+            "held_bytes": None if held is None else held.size_bytes,
+            "state": state,
+            "handle": one.transaction.handle,
+        }
+        yield json.dumps(row)
+
+
+def _with_states(found: Unfinished, flow: Flow | None) -> Iterator[tuple[Pending, str]]:
+    visible = _visible(found, flow) if flow is not None else None
+    for one in found.pending:
+        state = "pending or committed"
+        if visible is not None:
+            found_there = visible[is_of_letters_alone(one.transaction.handle)].get(one.task, 0)
+            state = "committed" if found_there >= one.transaction.checkpoint_id else "pending"
+        yield one, state
 
 
 def _visible(found: Unfinished, flow: Flow) -> tuple[dict[TaskId, CheckpointId], dict[TaskId, CheckpointId]]:

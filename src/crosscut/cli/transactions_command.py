@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from crosscut.cli.completion import DIRECTORY, FILE
+
 if TYPE_CHECKING:
     from crosscut.store.checkpoint_store import CheckpointStore
 
@@ -21,24 +23,30 @@ def transactions() -> None:
 
 
 @transactions.command(name="ls")
-@click.argument("directory", metavar="DIR")
-@click.argument("target", metavar="[APP.PY:FLOW]", required=False)
-def list_transactions(directory: str, target: str | None) -> None:
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("target", metavar="[APP.PY:FLOW]", required=False, type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each transaction.")
+def list_transactions(directory: str, target: str | None, as_json: bool) -> None:
     """List the transactions that the next start of the job in DIR commits.
 
     With the flow, its sinks are asked which of them are committed already.
     """
     from crosscut.cli.target import load_flow
-    from crosscut.cli.transactions import listing, unfinished
+    from crosscut.cli.transactions import listing, transaction_lines, unfinished
     from crosscut.cli.view import make_console
 
     flow = load_flow(target) if target is not None else None
-    make_console().print(listing(unfinished(_store_at(directory)), flow))
+    found = unfinished(_store_at(directory))
+    if as_json:
+        for line in transaction_lines(found, flow):
+            click.echo(line)
+    else:
+        make_console().print(listing(found, flow))
 
 
 @transactions.command(name="export")
-@click.argument("directory", metavar="DIR")
-@click.argument("target", metavar="APP.PY:FLOW")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("target", metavar="APP.PY:FLOW", type=FILE)
 @click.option("--sink", required=True, metavar="NAME", help="Vertex of the sink, or one task: orders[0].")
 @click.option("--checkpoint", type=click.IntRange(1), help="Only the transaction of this checkpoint.")
 def export_transactions(directory: str, target: str, sink: str, checkpoint: int | None) -> None:
@@ -53,7 +61,7 @@ def export_transactions(directory: str, target: str, sink: str, checkpoint: int 
 
 
 @transactions.command(name="drop")
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option("--sink", required=True, metavar="NAME", help="Vertex of the sink, or one task: orders[0].")
 @click.option("--checkpoint", type=click.IntRange(1), help="Only the transaction of this checkpoint.")
 @click.option("--reason", required=True, help="Why; it is written to the job log, with your name.")
