@@ -18,6 +18,7 @@ from typing import Any
 import jobs
 import pytest
 from jobs import DEADLINE_S, Armed, NumberedJob, is_gone, log_files, snapshot_of_tree, until
+from proving import proven
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, JobFailedError, RefusedRecordError, SettingsError, StoreError
@@ -123,9 +124,9 @@ def test_a_record_that_can_not_be_sent_is_an_error_with_the_record(tmp_path: Pat
     assert "given up after" in text
 
 
-@pytest.mark.parametrize("key", [1.5, ["a"], {"a": 1}, object()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("key", [1.5, *map(proven, (["a"], {"a": 1}, object()))])
 def test_a_key_that_is_no_key_is_an_error_with_the_key(tmp_path: Path, started: Any, key: Any) -> None:
-    """K2."""
+    """K2. Which values are keys, unit tests say."""
     flow = cc.Flow("keys")
     keyed = flow.source(cc.generate(lambda i: i, count=1_000)).key_by(lambda i: key if i == 500 else i)
     keyed.named("bad-keys").count().sink(cc.files.jsonl(tmp_path / "out"))
@@ -331,12 +332,17 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "damage", [torn, zero_filled, flipped, None], ids=lambda one: getattr(one, "__name__", "gone")
+    "damage",
+    [proven(torn), proven(zero_filled), flipped, None],
+    ids=lambda one: getattr(one, "__name__", "gone"),
 )
 def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
     tmp_path: Path, started: Any, damage: Callable[[bytes], bytes] | None
 ) -> None:
-    """D1, D6, I12: the newest checkpoint can't be restored, so nothing is, and nothing changes."""
+    """D1, D6, I12: the newest checkpoint can't be restored, so nothing is, and nothing changes.
+
+    Which damage is seen, the tests of the store say.
+    """
     numbered = stopped_job(tmp_path, started)
     newest = numbered.completed()[-1]
     path = next(part.path for one in newest.snapshots for part in one.snapshot.parts if part.path)
@@ -359,11 +365,11 @@ def test_a_damaged_part_ends_the_job_at_once_and_nothing_falls_back(
     numbered.check_output_is_exact()
 
 
-@pytest.mark.parametrize("damage", [torn, zero_filled, flipped], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", [torn, proven(zero_filled), proven(flipped)], ids=lambda one: one.__name__)
 def test_a_damaged_log_entry_is_an_error_before_anything_starts(
     tmp_path: Path, started: Any, damage: Callable[[bytes], bytes]
 ) -> None:
-    """D1, I12."""
+    """D1, I12. Which damage is seen, the tests of the store say."""
     numbered = stopped_job(tmp_path, started)
     newest = log_files(numbered.checkpoint_dir)[-1]
     newest.write_bytes(damage(newest.read_bytes()))

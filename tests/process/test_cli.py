@@ -18,8 +18,6 @@ from jobs import DEADLINE_S, is_gone, until
 from crosscut import errors
 
 PROGRAM = [sys.executable, "-c", "from crosscut.cli.commands import main; main()"]
-# An absolute path, since the programs run in other directories.
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(errors.__file__).parents[1])}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 ENDLESS = """
@@ -66,10 +64,15 @@ flow.source(cc.generate(lambda i: i, count=10)).map(lambda i: 1 // (i - 5)).sink
 """
 
 
+def environment() -> dict[str, str]:
+    # An absolute path, since the programs run in other directories.
+    return os.environ | {"PYTHONPATH": str(Path(errors.__file__).parents[1])}
+
+
 @contextmanager
 def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        command, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=directory, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process
@@ -79,7 +82,7 @@ def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[st
 
 def finished(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=2 * DEADLINE_S
+        command, cwd=directory, env=environment(), capture_output=True, text=True, timeout=2 * DEADLINE_S
     )
 
 

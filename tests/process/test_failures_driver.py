@@ -17,6 +17,7 @@ import jobs
 import pytest
 from drivers import Driver
 from jobs import DEADLINE_S, Armed, NumberedJob, limit_s, pending_handles, until
+from proving import proven
 
 import crosscut
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -35,7 +36,8 @@ def resume(numbered: NumberedJob, started: Any) -> Any:
 @pytest.mark.parametrize(
     "trap",
     [
-        "driver.acknowledged:kill:6",  # two of four acknowledgements are in
+        # To the next driver the same as the one after it.
+        proven("driver.acknowledged:kill:6"),  # two of four acknowledgements are in
         "driver.append:kill:2",  # all are in, no log entry
         "driver.appended:kill:2",  # the log entry is durable, and nobody knows
         "driver.commit:kill:4",  # ... and one of two workers has been told

@@ -1,4 +1,7 @@
-"""Workers that die at the worst moments: what is committed is what a run without failures commits."""
+"""Workers that die at the worst moments: what is committed is what a run without failures commits.
+
+In simulated worlds they die at every step. Here, of moments that lie close together, one is in `make test`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 from jobs import Armed, KillBehindCheckpoint, NumberedJob, Once, lose, shaken, until
+from proving import proven
 
 Arm = Callable[..., Armed]
 
@@ -52,7 +56,7 @@ def test_a_run_without_failures_is_exact(tmp_path: Path, started: Any) -> None:
         numbered.check_nothing_is_visible_too_early()
 
 
-@pytest.mark.parametrize("parallelism", [2, 3])
+@pytest.mark.parametrize("parallelism", [2, proven(3)])
 def test_a_source_killed_between_its_records_and_its_barrier_changes_nothing(
     tmp_path: Path, started: Any, parallelism: int
 ) -> None:
@@ -74,7 +78,7 @@ def test_a_task_killed_in_the_middle_of_an_alignment_changes_nothing(
     assert job.progress()["restarts"] >= 1, "two at once are one failure"
 
 
-@pytest.mark.parametrize("place", ["snapshot.frozen", "snapshot.encoded", "snapshot.stored"])
+@pytest.mark.parametrize("place", ["snapshot.frozen", proven("snapshot.encoded"), "snapshot.stored"])
 def test_a_worker_killed_while_its_snapshot_is_stored_changes_nothing(
     tmp_path: Path, started: Any, arm: Arm, place: str
 ) -> None:
@@ -83,7 +87,7 @@ def test_a_worker_killed_while_its_snapshot_is_stored_changes_nothing(
     run_and_check(NumberedJob(tmp_path, held=True), started, armed.all_fired)
 
 
-@pytest.mark.parametrize("place", ["commit.told", "commit.before", "commit.after"])
+@pytest.mark.parametrize("place", ["commit.told", proven("commit.before"), "commit.after"])
 def test_a_worker_killed_around_a_commit_changes_nothing(
     tmp_path: Path, started: Any, arm: Arm, place: str
 ) -> None:
@@ -92,7 +96,9 @@ def test_a_worker_killed_around_a_commit_changes_nothing(
     run_and_check(NumberedJob(tmp_path, held=True), started, armed.all_fired)
 
 
-@pytest.mark.parametrize("place", ["restore.begin", "restore.state", "restore.task", "restore.ready"])
+@pytest.mark.parametrize(
+    "place", ["restore.begin", proven("restore.state"), "restore.task", proven("restore.ready")]
+)
 def test_workers_killed_in_two_restores_in_a_row_and_in_close_change_nothing(
     tmp_path: Path, started: Any, arm: Arm, place: str
 ) -> None:
@@ -131,7 +137,7 @@ def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_determini
     "trap",
     [
         "snapshot.stored:kill:1:0",  # before the final checkpoint is complete
-        "commit.told:kill:1:1",  # it is complete, and not committed
+        proven("commit.told:kill:1:1"),  # it is complete, and not committed
         "commit.after:kill:1:0",  # one sink has committed the tail
     ],
 )

@@ -1,4 +1,7 @@
-"""Loops on real workers that are killed: nothing that goes round is lost, doubled or left behind."""
+"""Loops on real workers that are killed: nothing that goes round is lost, doubled or left behind.
+
+Each flow with one kind of snapshots; with the others in simulated worlds, and in `make prove`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from typing import Any
 
 import pytest
 from jobs import PATIENT, Held, example, hold, lose, until
+from proving import proven
 
 import crosscut as cc
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
 
 ALIGNED, UNALIGNED, SWITCHING = "aligned", "unaligned", "aligned, unaligned after 5ms"
-ALL_EXACT = (ALIGNED, UNALIGNED, SWITCHING)
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def invariants_of(job: Any) -> dict[str, Any]:
 # The examples.
 
 
-@pytest.mark.parametrize("snapshots", ALL_EXACT)
+@pytest.mark.parametrize("snapshots", [ALIGNED, proven(UNALIGNED), proven(SWITCHING)])
 def test_collatz_lengths_are_exact_although_workers_are_killed(
     tmp_path: Path, started: Any, snapshots: str
 ) -> None:
@@ -130,7 +133,7 @@ def smallest_of_component(edges: list[tuple[int, int]]) -> dict[int, int]:
     return {vertex: root(vertex) for vertex in parent}
 
 
-@pytest.mark.parametrize("snapshots", [ALIGNED, UNALIGNED])
+@pytest.mark.parametrize("snapshots", [proven(ALIGNED), UNALIGNED])
 def test_connected_components_of_an_edge_list_are_right_although_workers_are_killed(
     tmp_path: Path, started: Any, snapshots: str
 ) -> None:
@@ -156,7 +159,7 @@ def test_connected_components_of_an_edge_list_are_right_although_workers_are_kil
     assert smallest == smallest_of_component(edges)
 
 
-@pytest.mark.parametrize("snapshots", [ALIGNED, SWITCHING])
+@pytest.mark.parametrize("snapshots", [proven(ALIGNED), SWITCHING])
 def test_tokens_go_round_the_ring_exactly_as_often_as_they_should(
     tmp_path: Path, started: Any, snapshots: str
 ) -> None:
@@ -170,7 +173,7 @@ def test_tokens_go_round_the_ring_exactly_as_often_as_they_should(
         assert one["evaluated"] >= 2 and one["broken"] == 0, one
 
 
-@pytest.mark.parametrize("snapshots", ALL_EXACT)
+@pytest.mark.parametrize("snapshots", [proven(ALIGNED), UNALIGNED, proven(SWITCHING)])
 def test_no_money_is_made_or_lost_on_any_cut_although_workers_are_killed(
     tmp_path: Path, started: Any, snapshots: str
 ) -> None:
@@ -289,7 +292,12 @@ def nested_loops(count: int, out: Any) -> cc.Flow:
 
 @pytest.mark.parametrize(
     ("flow_of", "snapshots"),
-    [(two_loops, ALIGNED), (two_loops, UNALIGNED), (nested_loops, ALIGNED), (nested_loops, SWITCHING)],
+    [
+        proven(two_loops, ALIGNED),
+        (two_loops, UNALIGNED),
+        proven(nested_loops, ALIGNED),
+        (nested_loops, SWITCHING),
+    ],
 )
 def test_two_loops_in_a_row_and_one_in_another_let_everything_out_once(
     tmp_path: Path, started: Any, flow_of: Callable[[int, Any], cc.Flow], snapshots: str

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from jobs import NumberedJob, limit_s, until
 from network import Direction, Network
+from proving import proven
 
 import crosscut as cc
 from crosscut.errors import JobFailedError
@@ -64,7 +65,7 @@ def test_a_connection_cut_within_a_frame_is_a_failover_and_half_a_frame_is_no_fr
     numbered.check_nothing_is_left_over()
 
 
-@pytest.mark.parametrize("way", ["there", "back", "both"])
+@pytest.mark.parametrize("way", ["there", "back", proven("both")])
 def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
     tmp_path: Path, started: Any, network: Network, way: str
 ) -> None:
@@ -88,7 +89,7 @@ def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
     assert job.progress()["restarts"] >= 1
 
 
-@pytest.mark.parametrize("which", ["one way", "both ways", "any, three times"])
+@pytest.mark.parametrize("which", ["one way", proven("both ways"), "any, three times"])
 def test_workers_that_can_not_talk_to_each_other_wait_until_they_can(
     tmp_path: Path, started: Any, network: Network, which: str
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from jobs import DEADLINE_S, NumberedJob, until
+from proving import proven
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError
@@ -240,6 +241,10 @@ def test_a_table_of_a_lake_is_exact_through_kills_at_a_commit(
     assert job.check_so_far() == 6_000
 
 
+AROUND_A_COMMIT = ("commit.before:kill:2:0", "commit.after:kill:3:1")
+BEFORE_A_COMMIT = ("snapshot.stored:kill:2:1", "commit.told:kill:3:0")
+
+
 def numbered(place: Make, directory: Path, **arguments: Any) -> TableJob:
     job = TableJob(directory, **arguments)
     table = place({"k": "text", "n": "bigint"}, row=lambda pair: (pair[0], pair[1][0]))
@@ -248,11 +253,14 @@ def numbered(place: Make, directory: Path, **arguments: Any) -> TableJob:
 
 
 @pytest.mark.parametrize(
-    "traps",
+    ("place", "traps"),
     [
-        ("commit.before:kill:2:0", "commit.after:kill:3:1"),
-        ("snapshot.stored:kill:2:1", "commit.told:kill:3:0"),
+        ("sqlite", AROUND_A_COMMIT),
+        proven("postgres", AROUND_A_COMMIT),
+        proven("sqlite", BEFORE_A_COMMIT),
+        ("postgres", BEFORE_A_COMMIT),
     ],
+    indirect=["place"],
 )
 def test_a_worker_killed_at_any_point_of_a_commit_changes_nothing(
     place: Make, started: Any, arm: Any, tmp_path: Path, traps: tuple[str, ...]

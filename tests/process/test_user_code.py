@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from jobs import DEADLINE_S, MANY_RESTARTS, NumberedJob, Once, Record, limit_s, until
+from proving import proven
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, CommitPermit, SinkContext, SinkWriter
@@ -124,11 +125,6 @@ HARMS = [
     crashes,
 ]
 HANGS = [never_ends, sleeps_for_ever, never_ends_in_c]
-
-
-def proven(*values: Any) -> Any:
-    """The parameters of a test that only `make prove` runs."""
-    return pytest.param(*values, marks=pytest.mark.proof)
 
 
 def failure(job: Any, started: Any, deadline_s: float = DEADLINE_S) -> str:
