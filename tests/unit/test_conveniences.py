@@ -173,7 +173,7 @@ def test_settings_that_there_are_not_are_refused_with_what_may_be_meant() -> Non
     [
         ("groupBy", "; what Spark calls groupBy is .key_by(function) here"),
         ("withWatermark", "; what Spark calls withWatermark is .assign_timestamps("),
-        ("foreachBatch", "; what Spark calls foreachBatch is .sink(sink)"),
+        ("foreachBatch", "; what Spark calls foreachBatch is .for_each_checkpoint(function) here"),
         ("flatMap", "; did you mean 'flat_map'?"),
         ("fliter", "; did you mean 'filter'?"),
         ("frobnicate", ""),

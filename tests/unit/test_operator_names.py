@@ -57,6 +57,9 @@ STREAM: dict[str, Added] = {
     "map_async": lambda f, name: started(f).map_async(abs, name=name),
     "rate_limit": lambda f, name: started(f).rate_limit(5, name=name),
     "for_each": lambda f, name: started(f).for_each(abs, name=name),
+    "for_each_checkpoint": lambda f, name: started(f).for_each_checkpoint(
+        lambda records, checkpoint_id: None, name=name
+    ),
     "inspect": lambda f, name: started(f).inspect(abs, name=name),
     "assign_timestamps": lambda f, name: started(f).assign_timestamps(abs, name=name),
     "key_by": lambda f, name: started(f).key_by(abs, name=name),

@@ -40,7 +40,7 @@ _OF_SPARK = {
     "flatMapGroupsWithState": "key_by(function).process(KeyedProcess())",
     "applyInPandasWithState": "key_by(function).process(KeyedProcess())",
     "foreach": "for_each(function)",
-    "foreachBatch": "sink(sink), which is committed once a checkpoint",
+    "foreachBatch": "for_each_checkpoint(function)",
     "groupBy": "key_by(function)",
     "groupByKey": "key_by(function)",
     "group_by": "key_by(function)",

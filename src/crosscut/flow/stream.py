@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
+from crosscut.contracts.checkpoint_calls import ForEachCheckpoint
 from crosscut.contracts.connected_process import StreamProcess
 from crosscut.contracts.connectors import Sink
 from crosscut.contracts.dead_letters import DeadLetter, OnError
@@ -253,6 +254,36 @@ class Stream(SideOutputs, Generic[Record]):
         checked = _of_one(self._draft, "for_each", function)
         spec = ForEachSpec(checked, _on_error(self._draft, "for_each", on_error))
         return StreamEnd(self._draft, self._add("for_each", spec, name=name))
+
+    def for_each_checkpoint(
+        self, function: Callable[[list[Record], int], object], *, name: str | None = None
+    ) -> StreamEnd:
+        """Call `function(records, checkpoint_id)` once for each checkpoint, and end the stream there.
+
+        It is called in one worker, when the checkpoint is complete, with the records that have reached this
+        operator since the checkpoint before; not for checkpoints without records. After a failure it may be
+        called again for the newest checkpoint, with the same records and the same id, also if the flow is not
+        deterministic. So a function that replaces what it has written for that id gives exactly-once
+        results. What it raises fails the commit, which is repeated.
+
+        Records are held in the snapshot and in memory until then: map and aggregate before it. For more
+        of them write a `crosscut.Sink`.
+
+        Args:
+            function: Takes the list of records and the id of the checkpoint, which grows. A job that starts
+                with an empty checkpoint directory begins with 1.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> def write(records, checkpoint_id):
+            ...     # In one transaction: delete the rows of checkpoint_id, insert these.
+            ...     print(checkpoint_id, len(records))
+            >>> flow = cc.Flow("hand-over")
+            >>> end = flow.source(cc.items([1, 2, 3])).for_each_checkpoint(write)
+        """
+        kind = "for_each_checkpoint"
+        checked = _function(self._draft, kind, "function", function, "records", "checkpoint_id")
+        return self.sink(ForEachCheckpoint(checked), name=name)
 
     def inspect(
         self, function: Callable[[Record], object], *, on_error: OnError = "fail", name: str | None = None
