@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,76 @@ def test_a_partition_that_comes_during_the_first_look_is_found_by_the_next_one(
     second = source.discover(first.known)
     assert [(one.split_id, one.start) for one in second.splits] == [("orders-2", 0)], "from its beginning"
     assert not source.discover(second.known).splits
+
+
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+class Orders(Cluster):
+    """Offsets 3 to 9 are there; the first message at or after noon is 7, in partition 1 there is none."""
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(
+            topics={topic: SimpleNamespace(error=None, partitions=dict.fromkeys(range(2)))}
+        )
+
+    def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
+        (at,) = asked
+        assert at.offset == NOON.timestamp() * 1_000
+        return [SimpleNamespace(offset=7 if at.partition == 0 else -1)]
+
+
+def first_splits(monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[tuple[int, int | None]]:
+    """Return where each partition begins and ends."""
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr(KafkaSource, "_consumer", lambda self: Orders())
+    monkeypatch.setattr(Topics, "_described", lambda self, topic: ("id", 2))
+    source = cc.kafka.source("localhost:1", "orders", **options)
+    assert isinstance(source, cc.DynamicSource)
+    return [(one.start, one.detail.get("stop")) for one in source.discover(None).splits]  # type: ignore[union-attr, misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [(3, None), (3, None)]),
+        ({"start": {"orders": {1: 5}}}, [(3, None), (5, None)]),
+        ({"start": {"orders": {0: 10}}, "stop": "latest"}, [(10, 10), (3, 10)]),
+        ({"start": {"orders": {0: 1}}}, [(1, None), (3, None)]),
+        ({"stop": NOON}, [(3, 7), (3, 10)]),
+        ({"start": NOON, "stop": NOON}, [(7, 7), (10, 10)]),
+        ({"start": "latest", "stop": NOON}, [(10, 10), (10, 10)]),
+        ({"stop": {"orders": {0: 5, 1: 50}}}, [(3, 5), (3, 10)]),
+    ],
+)
+def test_partitions_begin_and_end_at_offsets_and_times(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: Any
+) -> None:
+    assert first_splits(monkeypatch, **options) == expected
+
+
+def test_an_offset_that_is_not_there_yet_is_refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConnectorError, match=r"offset 11 of partition 0.*will have 10") as raised:
+        first_splits(monkeypatch, start={"orders": {0: 11}})
+    assert raised.value.is_permanent
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"start": "erliest"}, "start='erliest': expected 'earliest', 'latest', 'committed', a datetime, or"),
+        ({"stop": "earliest"}, "stop='earliest': expected 'latest', a datetime, or offsets such as"),
+        ({"stop": datetime.datetime(2026, 1, 1)}, "has no time zone"),
+        ({"start": {"clicks": {0: 1}}}, "start has offsets of topic 'clicks', which is none of orders"),
+        ({"start": {"orders": {"0": 1}}}, "expected offsets by partition"),
+        ({"stop": {"orders": {0: -1}}}, "expected offsets by partition"),
+        ({"stop": {"orders": 5}}, "expected offsets by partition"),
+    ],
+)
+def test_places_that_say_nothing_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConnectorError) as raised:
+        cc.kafka.source("localhost:1", "orders", **options)
+    assert problem in str(raised.value)
 
 
 def looking(monkeypatch: pytest.MonkeyPatch, *answers: tuple[str, int]) -> cc.DynamicSource:

@@ -28,7 +28,11 @@ from crosscut.errors import ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.suggestions import checks_options
 
-Start = Literal["earliest", "latest", "committed"] | datetime
+Offsets = Mapping[str, Mapping[int, int]]
+"""Offsets by topic and partition, as in `{"orders": {0: 120, 1: 95}}`."""
+
+Start = Literal["earliest", "latest", "committed"] | datetime | Offsets
+Stop = Literal["latest"] | datetime | Offsets
 
 POLL_MS = 100
 """How long a broker may keep its answer back while there is nothing to read: only then does a reader know
@@ -51,7 +55,7 @@ def source(
     topics: str | Sequence[str],
     *,
     start: Start = "earliest",
-    stop: Literal["latest"] | None = None,
+    stop: Stop | None = None,
     decode: Decoding | TypedJson[Any] | Callable[[Message], Any] = "bytes",
     malformed: Malformed = "fail",
     group: str | None = None,
@@ -71,9 +75,11 @@ def source(
         servers: "host:port", several with commas, or a list.
         topics: One or more names.
         start: Where a job without a checkpoint begins: "earliest", "latest", the first message at or after
-            a `datetime` with a time zone, or where `group` has "committed" (the earliest, if nowhere).
-        stop: "latest": end at the newest message there is when the job starts for the first time. None:
-            never.
+            a `datetime` with a time zone, where `group` has "committed" (the earliest, if nowhere), or at
+            these offsets, as in `{"orders": {0: 120, 1: 95}}` (partitions without one: the earliest).
+        stop: Where the job ends: "latest", in front of the first message at or after a `datetime` with a time
+            zone, or in front of these offsets (partitions without one: "latest"). It never reads further than
+            the newest message there is when it starts for the first time. None: it does not end.
         decode: What records are: the values as "bytes", "text" or "json" (None for a tombstone), or
             of a class with `crosscut.json(Payment)`, each "message" as a `crosscut.kafka.Message`, or a
             function of one.
@@ -97,17 +103,13 @@ def source(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or not all(isinstance(one, str) and one for one in names) or len(set(names)) < len(names):
         raise ConnectorError(f"topics={topics!r}: expected the name of a topic, or several different ones")
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ConnectorError(f"start={start!r} has no time zone: use datetime(..., tzinfo=UTC)")
-    elif start not in ("earliest", "latest", "committed"):
-        raise ConnectorError(f"start={start!r}: expected 'earliest', 'latest', 'committed' or a datetime")
+    _check_place("start", start, names, ("earliest", "latest", "committed"))
+    if stop is not None:
+        _check_place("stop", stop, names, ("latest",))
     if start == "committed" and group is None:
         raise ConnectorError("start='committed' needs a group, whose committed offsets are meant")
     if duration_ms(discover_every, "discover_every") <= 0:
         raise ConnectorError(f"discover_every={discover_every!r}: expected a duration above 0, such as '10s'")
-    if stop not in (None, "latest"):
-        raise ConnectorError(f"stop={stop!r}: expected 'latest' or None")
     if malformed not in ("fail", "skip") and not callable(malformed):
         raise ConnectorError(f"malformed={malformed!r}: expected 'fail', 'skip', or a function")
     if isolation not in ("read_committed", "read_uncommitted"):
@@ -128,6 +130,32 @@ def source(
     )
 
 
+def _check_place(what: str, place: object, topics: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Raise ConnectorError unless `place` says where partitions of `topics` begin or end."""
+    if isinstance(place, datetime):
+        if place.tzinfo is None:
+            raise ConnectorError(f"{what}={place!r} has no time zone: use datetime(..., tzinfo=UTC)")
+        return
+    if not isinstance(place, Mapping):
+        if place not in words:
+            raise ConnectorError(
+                f"{what}={place!r}: expected {', '.join(map(repr, words))}, a datetime, or offsets such as "
+                f"{{'orders': {{0: 120}}}}"
+            )
+        return
+    for topic, offsets in place.items():
+        if topic not in topics:
+            raise ConnectorError(
+                f"{what} has offsets of topic {topic!r}, which is none of {', '.join(topics)}"
+            )
+        if not isinstance(offsets, Mapping) or not all(
+            type(number) is int and number >= 0 for pair in offsets.items() for number in pair
+        ):
+            raise ConnectorError(
+                f"{what}: {offsets!r:.200} of topic {topic!r}: expected offsets by partition: {{0: 120}}"
+            )
+
+
 @dataclass(eq=False)
 class KafkaSource(DynamicSource):
     """See `source`."""
@@ -135,7 +163,7 @@ class KafkaSource(DynamicSource):
     servers: str
     topics: tuple[str, ...]
     start: Start
-    stop: str | None
+    stop: Stop | None
     decode: Decoding | TypedJson[Any] | Callable[[Message], Any]
     malformed: Malformed
     group: str | None
@@ -212,18 +240,36 @@ class KafkaSource(DynamicSource):
     def _split(self, consumer: Any, topic: str, partition: int, identity: str) -> Split:
         at = library().TopicPartition(topic, partition)
         low, high = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
-        first = low
-        if self.start == "latest":
-            first = high
-        elif isinstance(self.start, datetime):
-            at.offset = int(self.start.timestamp() * 1_000)
-            (found,) = consumer.offsets_for_times([at], timeout=TIMEOUT_S)
-            first = found.offset if found.offset >= 0 else high
-        elif self.start == "committed":
-            (found,) = consumer.committed([at], timeout=TIMEOUT_S)
-            # If what comes next for the group is gone, the reader says so, with the range.
-            first = found.offset if found.offset >= 0 else low
-        return _split_of(topic, partition, first, high, is_bounded=self.stop == "latest", identity=identity)
+        match self.start:
+            case "latest":
+                first = high
+            case datetime():
+                first = _first_since(self.start, consumer, at, high)
+            case "committed":
+                (found,) = consumer.committed([at], timeout=TIMEOUT_S)
+                # If what comes next for the group is gone, the reader says so, with the range.
+                first = found.offset if found.offset >= 0 else low
+            case Mapping():
+                # Likewise.
+                first = self.start.get(topic, {}).get(partition, low)
+                if first > high:
+                    raise ConnectorError(
+                        f"start: offset {first} of partition {partition} of topic {topic!r} at "
+                        f"{self.servers}: the next message there will have {high}; use that or a lower one",
+                        topic=topic,
+                        is_permanent=True,
+                    )
+            case _:
+                first = low
+        match self.stop:
+            case datetime():
+                high = _first_since(self.stop, consumer, at, high)
+            case Mapping():
+                high = min(high, self.stop.get(topic, {}).get(partition, high))
+            case "latest" | None:
+                pass
+        high = max(first, high) if self.stop is not None else high
+        return _split_of(topic, partition, first, high, is_bounded=self.stop is not None, identity=identity)
 
     def reader(self, split: Split, position: JSON) -> SplitReader:
         """Read on at offset `position`, over one client for all partitions of the task."""
@@ -266,6 +312,13 @@ class KafkaSource(DynamicSource):
             enable_partition_eof=True,
             isolation_level=self.isolation,
         )
+
+
+def _first_since(time: datetime, consumer: Any, at: Any, high: int) -> int:
+    """Return the offset of the first message at or after `time`, `high` if there is none."""
+    at.offset = int(time.timestamp() * 1_000)
+    (found,) = consumer.offsets_for_times([at], timeout=TIMEOUT_S)
+    return found.offset if found.offset >= 0 else high
 
 
 def _split_of(
