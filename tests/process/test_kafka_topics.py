@@ -5,6 +5,7 @@ On a real broker that makes topics by itself as soon as somebody names one.
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -340,3 +341,23 @@ def test_a_source_whose_brokers_fall_silent_says_so(
         assert reader.lag is None
         proxy.flow()
         reader.close()
+
+
+def test_a_bounded_job_reads_from_an_offset_to_an_offset_or_to_a_time(broker: KafkaBroker) -> None:
+    topic = new(broker)
+
+    def read(**options: Any) -> list[Any]:
+        source = cc.kafka.source(broker.servers, topic, **{"decode": "text", "stop": "latest", **options})
+        (split,) = source.splits(1)
+        return read_some(source, split, split.start)
+
+    broker.produce(topic, [(None, b"%d" % number) for number in range(5)])
+    newest = max(one.timestamp_ms for one in read(decode="message"))
+    noon = datetime.datetime.fromtimestamp((newest + 1) / 1_000, datetime.UTC)
+    while datetime.datetime.now(datetime.UTC) <= noon:
+        pass
+    broker.produce(topic, [(None, b"%d" % number) for number in range(5, 9)])
+    assert read(start={topic: {0: 2}}, stop={topic: {0: 7}}) == ["2", "3", "4", "5", "6"]
+    assert read(stop=noon) == ["0", "1", "2", "3", "4"]
+    assert read(start=noon) == ["5", "6", "7", "8"]
+    assert read(start={topic: {0: 9}}) == []
