@@ -173,7 +173,7 @@ class Network:
 
     def into(self, job: Any, worker: int) -> Proxy:
         """The proxy of what connects to one worker: the workers with a lower index."""
-        port = job._run.driver._coordinator.roster.held[worker].registration.data_port
+        port = job._run.driver._coordinator.registry.held[worker].registration.data_port
         return next(one for one in self._data.values() if one.port == port)
 
     def end(self) -> None:

@@ -438,7 +438,7 @@ def test_an_abandoned_channel_ends_at_once_at_the_other_side(run: Run, credentia
 
 def ports_of(job: Any) -> list[int]:
     """Return the driver's port and those of the workers."""
-    held = job._run.driver._coordinator.roster.held.values()
+    held = job._run.driver._coordinator.registry.held.values()
     plan = job._run.driver._supply._plan
     return [plan.coordinator_port, *(place.registration.data_port for place in held)]
 

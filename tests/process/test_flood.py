@@ -38,7 +38,7 @@ def test_a_lost_worker_is_replaced_under_a_flood_of_silent_connections(
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint", DEADLINE_S)
     victim, _ = started.watch(job)
-    survivor = job._run.driver._coordinator.roster.held[1].registration.data_port
+    survivor = job._run.driver._coordinator.registry.held[1].registration.data_port
     with flooded([job._run.driver._listener._server.sockets[0].getsockname()[1], survivor]) as flooding:
         until(lambda: sum(job.progress()["refused_peers"].values()) > 500, "the flood", DEADLINE_S)
         before = len(job.checkpoints())

@@ -42,7 +42,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     """C1, C2, C3, C4, I-2, I7, I8: SIGSTOP, a new epoch without it, SIGCONT.
 
     Spark starts a replacement only when it has killed what it replaces, so the worker that sleeps is
-    one of ours; Spark's own waits in reserve.
+    one of ours; Spark's own is on standby.
     """
     numbered = NumberedJob(
         tmp_path,
@@ -54,7 +54,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     armed = Armed(tmp_path / "failpoints", (f"{place}:stop:3:0",))
     zombie = attempts(job).start(0, armed)
-    until(lambda: 0 in job._run.driver._coordinator.roster.reserve, "it to wait in reserve")
+    until(lambda: 0 in job._run.driver._coordinator.registry.standby, "it to is on standby")
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: state_of(zombie.pid) == "T", "it to take the place over, and to stop")
     assert armed.fired
@@ -118,7 +118,7 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: epoch_of(job) == 2 and job.status == "running", "the next epoch")
     plan = job._run.driver._supply._plan
-    place = job._run.driver._coordinator.roster.held[1].registration
+    place = job._run.driver._coordinator.registry.held[1].registration
     vertex = VertexId(job._run._graph.vertices[-1].vertex_id)
     channels = sorted(
         one
@@ -148,14 +148,14 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
 def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     tmp_path: Path, started: Any, attempts: Callable[[Any], Attempts]
 ) -> None:
-    """C5, I7: the one in reserve takes the place over when the holder dies."""
+    """C5, I7: the one on standby takes the place over when the holder dies."""
     numbered = NumberedJob(tmp_path, rate=None, held=True)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     raw = attempts(job)
     coordinator = job._run.driver._coordinator
     second = raw.start(0)
-    until(lambda: 0 in coordinator.roster.reserve, "the second attempt to wait")
+    until(lambda: 0 in coordinator.registry.standby, "the second attempt to wait")
     assert second.pid not in started.watch(job)
     assert epoch_of(job) == 1, "nobody was disturbed"
     third, stranger = raw.start(0), raw.start(7)
@@ -167,7 +167,7 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: started.watch(job)[:1] == [second.pid], "the second attempt to take over")
     # Spark's own replacement waits now, and takes over in its turn.
-    until(lambda: 0 in coordinator.roster.reserve, "Spark's replacement to wait")
+    until(lambda: 0 in coordinator.registry.standby, "Spark's replacement to wait")
     checkpoints = len(job.checkpoints())
     until(lambda: len(job.checkpoints()) > checkpoints, "a checkpoint of the second attempt")
     second.kill()
@@ -188,7 +188,7 @@ def test_an_attempt_in_reserve_ends_with_the_job_and_one_that_comes_later_exits_
     until(lambda: len(job.checkpoints()) >= 1, "a checkpoint")
     raw = attempts(job)
     waiting = raw.start(1)
-    until(lambda: 1 in job._run.driver._coordinator.roster.reserve, "the attempt to wait")
+    until(lambda: 1 in job._run.driver._coordinator.registry.standby, "the attempt to wait")
     numbered.open_gate()
     started.finish(job)
     waiting.communicate(timeout=DEADLINE_S)

@@ -38,15 +38,15 @@ class Zombie:
     """A worker that stops before a commit, is replaced, and wakes up.
 
     Spark starts a replacement only when it has killed what it replaces, so this is one of ours; Spark's own
-    waits in reserve.
+    is on standby.
     """
 
     def __init__(self, job: Any, started: Any, attempts: Attempts, directory: Path) -> None:
         self._job, self._started = job, started
         self._armed = Armed(directory / "failpoints", ("commit.before:stop:3:0",))
         self._process = attempts.start(0, self._armed)
-        reserve = job._run.driver._coordinator.roster.reserve
-        until(lambda: 0 in reserve, "it to wait in reserve")
+        reserve = job._run.driver._coordinator.registry.standby
+        until(lambda: 0 in reserve, "it to be on standby")
         os.kill(started.watch(job)[0], signal.SIGKILL)
 
     @property

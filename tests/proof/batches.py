@@ -24,7 +24,7 @@ from crosscut.microbatch.host_cache import host_parts
 from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.shuffle import Parcel, encoded_result
 from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
-from crosscut.microbatch.state_cache import KeptStates
+from crosscut.microbatch.state_cache import StateCache
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.spec import JobTerms
@@ -77,7 +77,7 @@ class LocalJobs:
             Surroundings(
                 unpack_graph(packed),
                 host_parts(open_store(store_url), store_url, None),
-                KeptStates(backend(state_backend, None, graph.max_parallelism)),
+                StateCache(backend(state_backend, None, graph.max_parallelism)),
                 {},
             )
             for _ in range(processes)

@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "a silent worker counts as one that has died",
         "protocol/job/coordinator.py",
-        "self.roster.why_silent(place.link), has_died=False",
-        "self.roster.why_silent(place.link), has_died=True",
+        "self.registry.why_silent(place.link), has_died=False",
+        "self.registry.why_silent(place.link), has_died=True",
         "tests/unit/test_coordinator.py -k silence",
     ),
 )

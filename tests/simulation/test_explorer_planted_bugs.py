@@ -195,7 +195,7 @@ class TellsBeforeTheEntryIsDurable(Coordinator):
         for one in list(effects):
             if isinstance(one, do.AppendEntry) and isinstance(one.entry, CheckpointCompleted):
                 commit = CommitCheckpoint(self.epoch, one.entry.checkpoint_id)
-                effects += [do.SendMessage(place.link, commit) for place in self.roster.held.values()]
+                effects += [do.SendMessage(place.link, commit) for place in self.registry.held.values()]
         return effects
 
 

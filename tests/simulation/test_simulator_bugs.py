@@ -52,7 +52,7 @@ from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.workers import Place, Roster
+from crosscut.protocol.job.workers import Place, WorkerRegistry
 from crosscut.protocol.log import segments
 from crosscut.protocol.log import writer as job_log
 from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry, SegmentOpened
@@ -783,25 +783,25 @@ def given_up_part_not_deleted(patch: pytest.MonkeyPatch) -> None:
 
 
 def address_of_a_replacement_not_told(patch: pytest.MonkeyPatch) -> None:
-    plain = Roster._hold
+    plain = WorkerRegistry._hold
 
-    def hold(self: Roster, index: WorkerIndex, place: Place) -> None:
+    def hold(self: WorkerRegistry, index: WorkerIndex, place: Place) -> None:
         number = self._number.get(index)
         plain(self, index, place)
         self._number[index] = number or self._number[index]
 
-    patch.setattr(Roster, "_hold", hold)
+    patch.setattr(WorkerRegistry, "_hold", hold)
 
 
 def heartbeat_of_another_attempt_believed(patch: pytest.MonkeyPatch) -> None:
-    plain = Roster.heard
+    plain = WorkerRegistry.heard
 
-    def heard(self: Roster, link: int) -> None:
+    def heard(self: WorkerRegistry, link: int) -> None:
         for other, index in self._wanted.items():
             if index == self._wanted.get(link):
                 plain(self, other)
 
-    patch.setattr(Roster, "heard", heard)
+    patch.setattr(WorkerRegistry, "heard", heard)
 
 
 def channel_of_an_older_epoch_read(patch: pytest.MonkeyPatch) -> None:
@@ -813,7 +813,7 @@ def loss_of_a_connection_not_reported(patch: pytest.MonkeyPatch) -> None:
 
 
 def silence_of_a_worker_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Roster, "tick", lambda self: [])
+    patch.setattr(WorkerRegistry, "tick", lambda self: [])
 
 
 # Several channels on one connection.

@@ -3,7 +3,7 @@
 from tests.simulation.conversation import registration
 
 from crosscut.foundation.ids import WorkerIndex
-from crosscut.protocol.job.workers import Admit, KeepInReserve, Place, TurnAway, admission
+from crosscut.protocol.job.workers import Admit, KeepOnStandby, Place, TurnAway, admission
 
 HELD = {WorkerIndex(0): Place(11, registration(0, 1))}
 WAITING = {WorkerIndex(0): Place(12, registration(0, 2))}
@@ -15,7 +15,7 @@ def test_a_free_place_is_given_to_whoever_comes() -> None:
 
 def test_a_second_live_attempt_waits() -> None:
     """C5: speculation, a slow kill: its attempt number may be the same, its id is not."""
-    assert admission(registration(0, 2), 2, HELD, {}) == KeepInReserve()
+    assert admission(registration(0, 2), 2, HELD, {}) == KeepOnStandby()
 
 
 def test_a_third_live_attempt_is_turned_away() -> None:

@@ -693,9 +693,9 @@ def test_workers_that_outlive_their_spark_job_keep_no_place() -> None:
     talk.comes(21, registration(0, 8))
     talk.hear(WorkersEnded("aborted"))
     talk.hear(EntryAppended(at(2)))
-    assert talk.coordinator.roster.held == {}
+    assert talk.coordinator.registry.held == {}
     assert talk.comes(31, registration(0, 9)) == []
-    assert list(talk.coordinator.roster.held) == [0]
+    assert list(talk.coordinator.registry.held) == [0]
 
 
 # Admission and liveness

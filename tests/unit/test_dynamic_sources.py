@@ -38,7 +38,7 @@ from crosscut.protocol.events import (
     Timer,
 )
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.messages import (
     AssignSplits,
     SnapshotAcknowledged,
@@ -305,13 +305,13 @@ def test_without_checkpoints_nobody_knows_what_has_been_read_and_all_that_is_fou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 10)
-    one = SplitFinding([(SOURCE, 500)], 1_000, Roster(2, 1_000), Counter(), is_bounded=False)
+    one = SplitFinding([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter(), is_bounded=False)
     one.begin(E1, None, [], [], 2)
     assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, None)
     one.found(SplitsFound(E1, SOURCE, [], 1), CheckpointId(1), None, is_running=True)
     one._searches[SOURCE].shares[0] = finding._share([row("a" * 100)])
     assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, 1)
-    bounded = SplitFinding([(SOURCE, 500)], 1_000, Roster(2, 1_000), Counter())
+    bounded = SplitFinding([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter())
     bounded.begin(E1, None, [], [SplitAssignment(S0, [row("a" * 100)])], 2)
     assert bounded.due(Timer("find", E1, 0)) == [LATER]
 

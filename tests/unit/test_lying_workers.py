@@ -30,7 +30,7 @@ from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage
 from crosscut.protocol.events import LinkClosed, LinkOpened, MessageReceived
 from crosscut.protocol.job import fencing as hearing
 from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,
@@ -166,7 +166,7 @@ def test_a_worker_registers_as_the_one_that_its_link_has_proven_to_be() -> None:
     check_impostors_are_turned_away(Coordinator)
 
 
-class BelievesNames(Roster):
+class BelievesNames(WorkerRegistry):
     """A planted bug: what the handshake has proven is not compared with what is said."""
 
     def is_proven(self, link: int, message: RegisterWorker | WorkerFailed) -> bool:
@@ -175,7 +175,7 @@ class BelievesNames(Roster):
 
 def without_proof(terms: JobTerms) -> Coordinator:
     coordinator = Coordinator(terms)
-    coordinator.roster.__class__ = BelievesNames
+    coordinator.registry.__class__ = BelievesNames
     return coordinator
 
 

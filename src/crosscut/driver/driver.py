@@ -384,7 +384,7 @@ class CoordinatorDriver:
         message = event.message
         if isinstance(message, SnapshotAcknowledged):
             self._failpoints("driver.acknowledged")
-        worker = self._coordinator.roster.index_of(event.link)
+        worker = self._coordinator.registry.index_of(event.link)
         if worker is None or not speaks_for_itself(worker, message, self._terms.tasks):
             return
         self._watching.heard(now_ns, self._coordinator.epoch, message)

@@ -12,7 +12,7 @@ from crosscut.host.process import show_crashes
 from crosscut.microbatch.host_cache import host_parts
 from crosscut.microbatch.shuffle import Parcel
 from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
-from crosscut.microbatch.state_cache import KeptStates
+from crosscut.microbatch.state_cache import StateCache
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend
 from crosscut.worker.deployment import TaskTerms
@@ -38,7 +38,7 @@ def surroundings_of(
     found = _kept.pop(job, None)
     if found is None:
         graph = unpack_graph(packed_graph())
-        states = KeptStates(
+        states = StateCache(
             backend(terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes)
         )
         parts = host_parts(open_store(store_url, create=False), store_url, terms.state_dir)

@@ -66,10 +66,10 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.microbatch import effects as do
 from crosscut.protocol.microbatch import events as on
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
+from crosscut.protocol.microbatch.batch_scheduling import NextStep, next_step
 from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.microbatch.found_splits import FoundSplits
-from crosscut.protocol.microbatch.going_on import NextStep, next_step
 from crosscut.protocol.microbatch.reading import records_of_batch
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import CheckpointStore

@@ -26,7 +26,7 @@ from crosscut.host.interpreter_lock import hold_on
 from crosscut.microbatch.bounded_splits import READ_SHARE, BoundedSplits
 from crosscut.microbatch.host_cache import HostParts
 from crosscut.microbatch.shuffle import Failure, Inbox, Outbox, Parcel, Posted
-from crosscut.microbatch.state_cache import KeptStates
+from crosscut.microbatch.state_cache import StateCache
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
 from crosscut.operators.probing import Copies
@@ -39,7 +39,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
-from crosscut.protocol.microbatch.trying import dead
+from crosscut.protocol.microbatch.retry_policy import dead
 from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
@@ -99,7 +99,7 @@ class Surroundings:
 
     graph: JobGraph
     parts: HostParts
-    states: KeptStates
+    states: StateCache
     paces: dict[TaskId, Pace]
     new_alarm: NewAlarm = LoopAlarm
     copies: Copies | None = None

@@ -19,7 +19,7 @@ Known = dict[CheckpointId, tuple[Part, ...]]
 """By checkpoint, the parts that hold what a state was then."""
 
 
-class KeptStates:
+class StateCache:
     """The states of one job in this process.
 
     Args:

@@ -106,7 +106,7 @@ class Journal:
     def _begins(self, coordinator: Coordinator) -> list[Line]:
         if self._phase is not Phase.RESTORING or coordinator.phase not in (Phase.RUNNING, Phase.FINISHING):
             return []
-        completed, epoch, workers = coordinator.completed, coordinator.epoch, len(coordinator.roster.held)
+        completed, epoch, workers = coordinator.completed, coordinator.epoch, len(coordinator.registry.held)
         if self._has_run:
             where = f"from {self._shown(completed)}" if completed else "from the beginning"
             return [Line(logging.INFO, f"goes on {where}: epoch {epoch}")]

@@ -236,7 +236,7 @@ class Observations:
         if completed is None:
             return tuple(said.values())
         kept = {one.task: _counted(one) for one in completed.snapshots}
-        parallelism = coordinator.roster.parallelism
+        parallelism = coordinator.registry.parallelism
         if parallelism != parallelism_of(completed):
             spoken = Counter(one.vertex for one in said)
             said = {task: one for task, one in said.items() if spoken[task.vertex] == parallelism}
@@ -436,5 +436,5 @@ def _workers(
     nothing: tuple[Epoch, tuple[TaskStatistics, ...]] = (Epoch(0), ())
     return tuple(
         WorkerStatus(index, place.registration.host, place.registration.pid, seen.get(index, nothing)[0])
-        for index, place in sorted(coordinator.roster.held.items())
+        for index, place in sorted(coordinator.registry.held.items())
     )

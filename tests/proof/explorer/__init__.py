@@ -6,7 +6,7 @@ of the shortest; it is told as a conversation. `python -m tests.proof.explorer -
 
 **Real**: everything in `crosscut.protocol`. The snapshot protocol of each task, its committer, and one
 coordinator for each driver with all that it is made of: the writer of the job log, the books of the
-checkpoints, roster and admission, claims and restarts, retention, termination. Each machine is run on a
+checkpoints, registry and admission, claims and restarts, retention, termination. Each machine is run on a
 copy, once for each pair of state and event, and looked up from then on (`machines`).
 
 **Model**, since the real thing does I/O or holds user code:

@@ -140,7 +140,7 @@ class DriverTable:
         number = self.value(driver).coordinator
         found = self._links.get(number)
         if found is None:
-            held = self.coordinator(driver).roster.held
+            held = self.coordinator(driver).registry.held
             all_of_them = range(len(self._graph.tasks))
             found = tuple(held[WorkerIndex(i)].link if i in held else 0 for i in all_of_them)
             self._links[number] = found

@@ -19,7 +19,7 @@ from crosscut.protocol.checkpoint.single_committer import Together
 from crosscut.protocol.effects import CancelTimer, JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job.spec import CheckpointTerms
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX, CheckpointCompleted
 from crosscut.protocol.messages import (
     AbortCheckpoint,
@@ -52,7 +52,7 @@ class Checkpoints:
     Args:
         tasks: Every task of the job.
         sources: Those that must be drained before a final checkpoint is worth taking.
-        roster: Whom to tell.
+        registry: Whom to tell.
         savepoints: Knows who wants one.
         together: Knows what first tasks commit.
     """
@@ -62,14 +62,14 @@ class Checkpoints:
         terms: CheckpointTerms,
         tasks: frozenset[TaskId],
         sources: frozenset[TaskId],
-        roster: Roster,
+        registry: WorkerRegistry,
         savepoints: Savepoints,
         together: Together,
     ) -> None:
         self._terms = terms
         self._tasks = tasks
         self._sources = sources
-        self._roster = roster
+        self._registry = registry
         self._savepoints = savepoints
         self._together = together
         self.epoch = Epoch(0)
@@ -163,13 +163,13 @@ class Checkpoints:
         self._requests |= dict.fromkeys(self._waiting, n)
         self._waiting = []
         return [
-            *self._roster.to_holders(TriggerCheckpoint(self.epoch, n)),
+            *self._registry.to_holders(TriggerCheckpoint(self.epoch, n)),
             StartTimer(Timer("checkpoint-timeout", self.epoch, n), self._terms.timeout_ms),
         ]
 
     def pause_sources(self, *, is_paused: bool) -> list[JobEffect]:
         """Have sources wait, or read on."""
-        return self._roster.to_holders(PauseSources(self.epoch, is_paused))
+        return self._registry.to_holders(PauseSources(self.epoch, is_paused))
 
     # It becomes whole, complete, or fails.
 
@@ -177,7 +177,7 @@ class Checkpoints:
         """Note that `task` stands still for n; once all do, they capture."""
         if self.current is None or not self.current.quiet(n, task):
             return []
-        return self._roster.to_holders(CaptureSnapshots(self.epoch, n))
+        return self._registry.to_holders(CaptureSnapshots(self.epoch, n))
 
     def acknowledge(
         self, n: CheckpointId, task: TaskId, snapshot: Snapshot, now: ClockRead
@@ -204,7 +204,7 @@ class Checkpoints:
             *self._commit(entry),
         ]
         if shown.is_halted:
-            effects += self._roster.to_holders(ResumeSources(self.epoch, n))
+            effects += self._registry.to_holders(ResumeSources(self.epoch, n))
         for one in shown.subsumed:
             effects += self._abort(one)
         effects += self._answer([one for one, m in self._requests.items() if m <= n], entry)
@@ -214,7 +214,7 @@ class Checkpoints:
         together = self._together.completed(entry)
         all_of_it = CommitCheckpoint(self.epoch, entry.checkpoint_id, together)
         nothing = tuple(replace(one, pending=()) for one in together)
-        return self._roster.to_first_holder(all_of_it, replace(all_of_it, together=nothing))
+        return self._registry.to_first_holder(all_of_it, replace(all_of_it, together=nothing))
 
     def refused(
         self, n: CheckpointId, reason: str, now: ClockRead
@@ -292,7 +292,7 @@ class Checkpoints:
         self._void |= {path for one in given_up.snapshots for path in retention.paths_of(one)}
         return [
             CancelTimer(Timer("checkpoint-timeout", self.epoch, n)),
-            *self._roster.to_holders(AbortCheckpoint(self.epoch, n)),
+            *self._registry.to_holders(AbortCheckpoint(self.epoch, n)),
         ]
 
     def _pause(self) -> list[JobEffect]:

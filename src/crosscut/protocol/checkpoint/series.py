@@ -23,7 +23,7 @@ from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.job.spec import JobTerms
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.log.ownership import Ownership
 from crosscut.protocol.messages import CloseLoops, FailureCause, SnapshotAcknowledged
@@ -38,24 +38,29 @@ class Series:
     in a row the job must end.
 
     Args:
-        roster: Whom to tell.
+        registry: Whom to tell.
         log: Where whole checkpoints are appended; their entries come back through `completed` or `refused`.
         finding: What is known of splits belongs to each checkpoint.
         commits: Whether another may start depends on how many are not committed.
     """
 
     def __init__(
-        self, terms: JobTerms, roster: Roster, log: Ownership, finding: SplitFinding, commits: Commits
+        self,
+        terms: JobTerms,
+        registry: WorkerRegistry,
+        log: Ownership,
+        finding: SplitFinding,
+        commits: Commits,
     ) -> None:
         self._loops = terms.loops
-        self._roster = roster
+        self._registry = registry
         self._log = log
         self._finding = finding
         self._commits = commits
         self.savepoints = Savepoints()
         self._together = Together(terms.together)
         self._checkpoints = Checkpoints(
-            terms.checkpoints, terms.tasks, terms.sources, roster, self.savepoints, self._together
+            terms.checkpoints, terms.tasks, terms.sources, registry, self.savepoints, self._together
         )
         self._triggering = Triggering(terms.checkpoints, self._checkpoints, commits)
         self._kept = Retention(terms.retain, terms.checkpoints.timeout_ms)
@@ -232,7 +237,7 @@ class Series:
         """Go on after a completed checkpoint that is not final: end exhausted loops, trigger the next."""
         loops = self._loops if phase is Phase.RUNNING else ()
         heads = heads_to_close(loops, stillness(entry.snapshots)) if loops else ()
-        told = self._roster.to_holders(CloseLoops(self._checkpoints.epoch, heads)) if heads else []
+        told = self._registry.to_holders(CloseLoops(self._checkpoints.epoch, heads)) if heads else []
         return [*told, *self._triggering.after_completion(phase, now, shown, heads=heads)]
 
     def refused(

@@ -3,7 +3,7 @@
 It owns no thread, clock or socket: `crosscut.driver.driver` performs its effects, on a real machine
 as in the simulator's virtual world. This is the conversation: which event is for whom, and which phase of the
 job (`phases`) follows. Each idea in it has a module of its own: the log and the claim of an epoch
-(`ownership`), workers (`roster`, `gathering`), whose word counts (`hearing`), checkpoints (`series`),
+(`ownership`), workers (`registry`, `gathering`), whose word counts (`hearing`), checkpoints (`series`),
 failures (`restarts`), the end (`ending`). docs/protocol.md has the picture of the phases.
 """
 
@@ -28,7 +28,7 @@ from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
 from crosscut.protocol.job.registration import Gathering
 from crosscut.protocol.job.restarts import Failures
 from crosscut.protocol.job.spec import JobTerms
-from crosscut.protocol.job.workers import Identity, Roster
+from crosscut.protocol.job.workers import Identity, WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
 from crosscut.protocol.log.ownership import Claiming, NoCheckpoint, Ownership, Stale
 from crosscut.protocol.log.writer import Durable, LogEvent
@@ -62,7 +62,7 @@ class Coordinator:
     """The coordinator of one driver. `start` once, then `handle` every event, until `EndJob`.
 
     Attributes:
-        roster: Its workers; to be asked, not told.
+        registry: Its workers; to be asked, not told.
         series: Its checkpoints; likewise.
         commits: What its sinks have committed; likewise.
     """
@@ -76,17 +76,17 @@ class Coordinator:
         self._now = on.ClockRead(0, "")
         self._failures = Failures(terms.restart)
         self._log = Ownership(terms, self.dropped)
-        self.roster = Roster(terms.identity.parallelism, terms.heartbeat_timeout_ms)
-        self._gathering = Gathering(terms, self.roster, self.dropped)
+        self.registry = WorkerRegistry(terms.identity.parallelism, terms.heartbeat_timeout_ms)
+        self._gathering = Gathering(terms, self.registry, self.dropped)
         self._finding = SplitFinding(
             terms.dynamic_sources,
             terms.start_timeout_ms,
-            self.roster,
+            self.registry,
             self.dropped,
             is_bounded=terms.checkpoints.periodic,
         )
         self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max)
-        self.series = Series(terms, self.roster, self._log, self._finding, self.commits)
+        self.series = Series(terms, self.registry, self._log, self._finding, self.commits)
         self._source_groups = SourceGroups(dict(terms.source_groups), dict(terms.joined_sources))
         self._ending = Ending(self.commits, self.dropped, awaits_verdict=terms.awaits_verdict)
 
@@ -122,7 +122,7 @@ class Coordinator:
 
     def start(self) -> list[JobEffect]:
         """Return the first effects."""
-        return [*self._log.start(), *self.roster.start()]
+        return [*self._log.start(), *self.registry.start()]
 
     def handle(self, event: on.JobEvent) -> list[JobEffect]:
         """Take one event and return the effects to perform, in order.
@@ -149,14 +149,14 @@ class Coordinator:
                 self._now = event
                 return []
             case on.LinkOpened(link, worker, attempt):
-                self.roster.opened(link, Identity(worker, attempt))
+                self.registry.opened(link, Identity(worker, attempt))
                 return []
             case on.MessageReceived(link, message):
                 return self._received(link, message)
             case on.TimerFired(timer):
                 return self._timer_fired(timer)
             case on.LinkClosed(link, reason):
-                return self._link_lost(link, self.roster.why_closed(link, reason), has_died=True)
+                return self._link_lost(link, self.registry.why_closed(link, reason), has_died=True)
             case on.WorkersEnded():
                 return self._workers_ended(event)
             case on.LogTailRead():
@@ -263,14 +263,14 @@ class Coordinator:
     # Workers come and go.
 
     def _received(self, link: on.LinkId, message: WorkerMessage) -> list[JobEffect]:
-        self.roster.heard(link)
+        self.registry.heard(link)
         if isinstance(message, WorkerHeartbeat):
-            self.roster.logged(link, message.logged)
+            self.registry.logged(link, message.logged)
         if isinstance(message, RegisterWorker):
             return [*self._gathering.register(link, message), *self._deploy_if_gathered()]
         if isinstance(message, WorkerFailed):
             return self._start_failed(link, message)
-        place = self.roster.index_of(link)
+        place = self.registry.index_of(link)
         index = hearing.sender(place, message, self.epoch, self._terms.tasks, self.dropped)
         if index is None:
             return []
@@ -313,7 +313,7 @@ class Coordinator:
         return self._end("failed", decision.shown) if isinstance(decision, restarts.GiveUp) else [forget]
 
     def _link_lost(self, link: on.LinkId, reason: str, *, has_died: bool) -> list[JobEffect]:
-        vacated = self.roster.lose(link)
+        vacated = self.registry.lose(link)
         if vacated is None:
             return []
         if self.phase in DEPLOYED:
@@ -326,7 +326,7 @@ class Coordinator:
         return [*effects, *self._failed(cause)]
 
     def _deploy_if_gathered(self) -> list[JobEffect]:
-        if self.phase is not Phase.GATHERING or not self.roster.is_full:
+        if self.phase is not Phase.GATHERING or not self.registry.is_full:
             return []
         self._go(Turn.GATHERED)
         self.series.begin(self.epoch)
@@ -344,7 +344,7 @@ class Coordinator:
         news = self._source_groups.news()
         if news is None:
             return []
-        return [self._timer("align", self._source_groups.pause_ms), *self.roster.to_holders(news)]
+        return [self._timer("align", self._source_groups.pause_ms), *self.registry.to_holders(news)]
 
     def _worker_ready(self, index: WorkerIndex) -> list[JobEffect]:
         if self.phase is not Phase.RESTORING:
@@ -363,7 +363,7 @@ class Coordinator:
                     effects.append(self._timer("finish", self._terms.checkpoints.timeout_ms))
                 return [*effects, *self._end_if_committed()]
         self._go(Turn.READY)
-        effects += self.roster.to_holders(StartTasks(self.epoch))
+        effects += self.registry.to_holders(StartTasks(self.epoch))
         effects += self._finding.started(is_restored=self.completed is not None)
         return [*effects, *self.series.started(self.phase, self._now)]
 
@@ -409,13 +409,13 @@ class Coordinator:
                 return []
 
     def _liveness_tick(self) -> list[JobEffect]:
-        effects = self.roster.beat(self.epoch)
-        for place in self.roster.tick():
+        effects = self.registry.beat(self.epoch)
+        for place in self.registry.tick():
             if self.phase is not Phase.ENDED:
                 # It may be alive. Nothing depends on it being dead: its epoch is about to be fenced.
                 one = place.registration
                 effects += [do.CloseLink(place.link), do.ReplaceWorker(one.worker, one.attempt)]
-                effects += self._link_lost(place.link, self.roster.why_silent(place.link), has_died=False)
+                effects += self._link_lost(place.link, self.registry.why_silent(place.link), has_died=False)
         return effects
 
     def _finding_failed(self, event: on.FindingFailed) -> list[JobEffect]:
@@ -463,7 +463,7 @@ class Coordinator:
                 self._go(Turn.STOP)
                 timer = self._timer("stop", self._terms.checkpoints.timeout_ms)
                 # What is read now would only stand in the way of the last barrier.
-                paused = self.roster.to_holders(PauseSources(self.epoch, is_paused=True))
+                paused = self.registry.to_holders(PauseSources(self.epoch, is_paused=True))
                 return [timer, *paused, *self.series.trigger(self.phase, self._now)]
             case Phase.FINISHING | Phase.STOPPING:
                 return []
@@ -533,7 +533,7 @@ class Coordinator:
         forget, decision = self._failures.failover(cause, is_restoring=self.phase is Phase.RESTORING)
         if isinstance(decision, restarts.GiveUp):
             return self._end("failed", decision.shown)
-        halted = [forget, *self.roster.to_holders(HaltTasks(self.epoch))]
+        halted = [forget, *self.registry.to_holders(HaltTasks(self.epoch))]
         halted += self.series.end(f"the job has failed over: {cause.message}")
         if self.phase in (Phase.WAITING, Phase.CLAIMING):
             return halted
@@ -549,7 +549,7 @@ class Coordinator:
             self.commits.all_committed(self.completed.checkpoint_id)
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         dismissed = self.series.dismiss(reason)
-        return [*self.roster.to_everybody(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]
+        return [*self.registry.to_everybody(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]
 
     @property
     def _newest_id(self) -> CheckpointId | None:

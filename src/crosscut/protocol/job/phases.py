@@ -16,9 +16,9 @@ class Phase(Enum):
     RESTORING = "workers restore their tasks and connect"
     RUNNING = "records flow"
     FINISHING = "the final checkpoint is complete and being committed"
-    STOPPING = "a last checkpoint is taken before the job stops"
-    WAITING = "a failure happened; the next epoch is claimed after a delay"
-    ENDED = "over, for this driver"
+    STOPPING = "the last checkpoint before a stop"
+    WAITING = "a task or worker failed; the next epoch is claimed after a delay"
+    ENDED = "the job has ended for this driver"
 
 
 DEPLOYED = frozenset({Phase.RESTORING, Phase.RUNNING, Phase.FINISHING, Phase.STOPPING})
@@ -37,9 +37,9 @@ class Turn(Enum):
     READY_AT_THE_END = "all are ready, and the restored checkpoint is final"
     FINAL = "a final checkpoint is complete"
     STOP = "stop"
-    FAILURE = "a failure that a restart may mend"
+    FAILURE = "a failure after which a restart may help"
     RESTART = "the restart delay is over"
-    END = "the job is over for this driver, one way or another"
+    END = "the job ends for this driver"
 
 
 TRANSITIONS: Mapping[tuple[Phase, Turn], Phase] = {

@@ -10,7 +10,7 @@ from crosscut.foundation.ids import Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SubmitWorkers
 from crosscut.protocol.events import LinkId, WorkersEnded
 from crosscut.protocol.job.spec import JobTerms
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.log.ownership import Ownership
 from crosscut.protocol.messages import FailureCause, RegisterWorker, WorkerFailed
@@ -21,13 +21,13 @@ class Gathering:
     """Workers from the time they are asked for until all of an epoch are ready.
 
     Args:
-        roster: Who has which place.
+        registry: Who has which place.
         dropped: Counts stale and repeated input.
     """
 
-    def __init__(self, terms: JobTerms, roster: Roster, dropped: Counter[str]) -> None:
+    def __init__(self, terms: JobTerms, registry: WorkerRegistry, dropped: Counter[str]) -> None:
         self._terms = terms
-        self._roster = roster
+        self._registry = registry
         self._is_submitted = False
         self._ready: set[WorkerIndex] = set()
         self.dropped = dropped
@@ -41,14 +41,14 @@ class Gathering:
 
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         """Take a worker that registers, or turn it away."""
-        if self._roster.knows(link):
+        if self._registry.knows(link):
             self.dropped["repeated registration"] += 1
             return []
-        if not self._roster.is_proven(link, newcomer):
+        if not self._registry.is_proven(link, newcomer):
             self.dropped["registration as somebody else"] += 1
             who = f"attempt {newcomer.attempt} of worker {newcomer.worker}"
-            return self._roster.turn_away(link, f"this link has not proven to be {who}")
-        return self._roster.register(link, newcomer)
+            return self._registry.turn_away(link, f"this link has not proven to be {who}")
+        return self._registry.register(link, newcomer)
 
     def start_failed(self, link: LinkId, message: WorkerFailed, *, is_ending: bool) -> FailureCause | None:
         """Take a worker's word that it can't start; return the cause if that is a failure of the job.
@@ -56,10 +56,10 @@ class Gathering:
         Args:
             is_ending: The job takes no other worker any more.
         """
-        if not self._roster.is_proven(link, message):
+        if not self._registry.is_proven(link, message):
             self.dropped["failed start of somebody else"] += 1
             return None
-        if is_ending or not self._roster.lacks(link, message):
+        if is_ending or not self._registry.lacks(link, message):
             self.dropped["failed start that does not matter"] += 1
             return None
         told = f"worker {message.worker} could not start: {message.cause.message}"
@@ -69,7 +69,7 @@ class Gathering:
         """Note that Spark has ended all workers; return the failure that this is."""
         # Whoever of them still speaks has outlived its Spark job (SPARK-18761): it must not keep a
         # place from the attempts of the next one.
-        effects: list[JobEffect] = [CloseLink(place.link) for place in self._roster.dismiss_all()]
+        effects: list[JobEffect] = [CloseLink(place.link) for place in self._registry.dismiss_all()]
         self._is_submitted = False
         if event.is_final:
             return effects, FailureCause("WorkersError", event.reason, is_final=True)
@@ -101,7 +101,7 @@ class Gathering:
             deaths: Those for which a worker tries batches in a copy of its process first.
         """
         self._ready = set()
-        return self._roster.deploy(epoch, lineage, shares, log.splits, self._terms.identity.driver, deaths)
+        return self._registry.deploy(epoch, lineage, shares, log.splits, self._terms.identity.driver, deaths)
 
     def ready(self, index: WorkerIndex) -> bool:
         """Note that a worker is ready; return whether all are now."""
@@ -111,9 +111,9 @@ class Gathering:
     def too_few(self) -> FailureCause:
         """Return why the job can't start: not every worker has registered in time."""
         return FailureCause(
-            "WorkersError", self._roster.too_few(self._terms.start_timeout_ms, self._terms.slots)
+            "WorkersError", self._registry.too_few(self._terms.start_timeout_ms, self._terms.slots)
         )
 
     def too_slow(self) -> FailureCause:
         """Return why the epoch can't start: not every worker was ready in time."""
-        return FailureCause("Timeout", self._roster.too_slow(self._ready, self._terms.start_timeout_ms))
+        return FailureCause("Timeout", self._registry.too_slow(self._ready, self._terms.start_timeout_ms))

@@ -1,4 +1,4 @@
-"""The terms of a job: all that its coordinator is told before it starts."""
+"""The job spec: what the coordinator of a job gets before it starts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class CheckpointTerms:
 
     Attributes:
         periodic: False: only on request and at the end (`snapshots="none"`).
-        failures_max: Failed checkpoints in a row that are tolerated.
-        pause_ms: At least so long between the end of one and the periodic start of the next.
-        in_flight_max: Checkpoints that may be under way at once.
-        are_batches: Nothing is read between two of them: what there is of a job is what its newest one has.
-        uncommitted_max: Completed checkpoints that may wait for sinks to commit them.
-        held_back_ms: Sources wait for commits when no checkpoint has started for so long. Commits that each
-            take a little longer than a short interval need no more than a slower pace of checkpoints.
+        failures_max: The number of failed checkpoints in a row that the job tolerates.
+        pause_ms: The least time between the end of a checkpoint and the periodic start of the next.
+        in_flight_max: The number of checkpoints in progress at once.
+        are_batches: Each checkpoint is a micro-batch: tasks read nothing between two of them.
+        uncommitted_max: The number of complete checkpoints that may wait for the commits of sinks.
+        held_back_ms: Sources wait for commits if no checkpoint has started for this time. Commits that take a
+            little longer than a short interval only make checkpoints less frequent.
     """
 
     periodic: bool
@@ -39,23 +39,20 @@ class CheckpointTerms:
 
 @dataclass(frozen=True, slots=True)
 class JobTerms:
-    """The job and its settings, as its coordinator sees them; durations in milliseconds.
+    """The job and its settings, for its coordinator; durations in milliseconds.
 
     Attributes:
         edges: Source and target of each edge between vertices, and whether it shuffles by key.
         loops: The components of the graph that have back edges.
-        slots: How many workers Spark can run at once, where known; only for the error text.
-        awaits_verdict: An invariant may end the job as failed, so it has not finished before the final
-            cut has been judged.
-        discover_timeout_ms: How long the sources may take to say what there is to read; 0: as long as
-            `start_timeout_ms`.
-        source_groups: Sources of which fast ones wait for slow ones, each with the name of its group.
-        joined_sources: Those that a join brings together, each with the name of their join: so are these.
-        dynamic_sources: Those that are asked again and again for splits that have come, and how long to wait
-            before each call.
-        together: Sinks of which the first task commits what all have staged.
-        segment_entries_max: After so many entries the log goes on in a new segment, so that the older ones
-            can be deleted.
+        slots: The number of workers that Spark can run at once, if known; only for the error text.
+        awaits_verdict: An invariant may end the job as failed, so the job finishes only after the final cut
+            was evaluated.
+        discover_timeout_ms: The time limit for the first split discovery; 0: `start_timeout_ms`.
+        source_groups: Sources whose fast splits wait for slow ones, each with the name of its group.
+        joined_sources: The same for the sources of a join, each with the name of the join.
+        dynamic_sources: Sources that discover splits while the job runs, each with the delay between calls.
+        together: Sinks with a global committer: the first task commits what all tasks have staged.
+        segment_entries_max: The number of entries of a segment of the log. Older segments can be deleted.
     """
 
     identity: JobIdentity

@@ -1,7 +1,7 @@
-"""The workers of a job: who has which place, who waits for one, who has fallen silent.
+"""The worker registry: which worker holds which slot, which is on standby, and which is silent.
 
 Spark supplies zombies: its kills are best effort, its attempt numbers repeat, and speculation makes two
-live attempts of one Spark task. One attempt is admitted for each place; its identity is the control link
+live attempts of one Spark task. One attempt is admitted for each slot; its identity is the control link
 that it proved the secret on, never a number that Spark reuses.
 """
 
@@ -48,19 +48,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """The place is free: the newcomer has it."""
+    """The slot is free: the worker takes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeepInReserve:
-    """Somebody alive has the place. The newcomer waits: if the holder is a zombie that Spark has
-    given up, its silence or its closed link will show, and refusing the newcomer meanwhile would use
-    up Spark's attempts."""
+class KeepOnStandby:
+    """A live worker holds the slot, so the new one waits. If the holder is a zombie that Spark has given up,
+    its silence or its closed link will show it. To refuse the new worker would use up Spark's attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnAway:
-    """The newcomer has no business here; it is told to exit."""
+    """The worker does not belong to this job or slot, and has to exit."""
 
     reason: str
 
@@ -69,8 +68,8 @@ def admission(
     newcomer: RegisterWorker,
     parallelism: int,
     held: Mapping[WorkerIndex, Place],
-    reserve: Mapping[WorkerIndex, Place],
-) -> Admit | KeepInReserve | TurnAway:
+    standby: Mapping[WorkerIndex, Place],
+) -> Admit | KeepOnStandby | TurnAway:
     """Decide what happens to a worker that registers."""
     index = newcomer.worker
     if not 0 <= index < parallelism:
@@ -79,9 +78,9 @@ def admission(
         return Admit()
     if held[index].registration.attempt == newcomer.attempt:
         return TurnAway(f"attempt {newcomer.attempt} of worker {index} is registered already")
-    if index in reserve:
+    if index in standby:
         return TurnAway(f"worker {index} is held by one live attempt, and a second one waits already")
-    return KeepInReserve()
+    return KeepOnStandby()
 
 
 LAST_WORDS = 3
@@ -95,7 +94,7 @@ LIVENESS_TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Vacated:
-    """The holder of place `index` is gone; whoever waited for it has it now."""
+    """The holder of slot `index` is gone. A worker on standby for it holds it now."""
 
     index: WorkerIndex
     place: Place
@@ -107,8 +106,8 @@ class Vacated:
         return f"worker {self.index} (pid {one.pid} on {one.host})"
 
 
-class Roster:
-    """Places by worker index, with one attempt in reserve for each.
+class WorkerRegistry:
+    """Places by worker index, with one attempt on standby for each.
 
     Args:
         parallelism: How many places there are.
@@ -119,7 +118,7 @@ class Roster:
         self.parallelism = parallelism
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self.held: dict[WorkerIndex, Place] = {}
-        self.reserve: dict[WorkerIndex, Place] = {}
+        self.standby: dict[WorkerIndex, Place] = {}
         self._proven: dict[LinkId, Identity] = {}
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
@@ -136,9 +135,9 @@ class Roster:
         return len(self.held) == self.parallelism
 
     def everybody(self) -> list[Place]:
-        """Return the holders by index, then those in reserve."""
-        reserve = [place for _, place in sorted(self.reserve.items())]
-        return [place for _, place in sorted(self.held.items())] + reserve
+        """Return the holders by index, then those on standby."""
+        standby = [place for _, place in sorted(self.standby.items())]
+        return [place for _, place in sorted(self.held.items())] + standby
 
     def to_holders(self, message: CoordinatorMessage) -> list[JobEffect]:
         """Return what sends `message` to the holder of every place."""
@@ -155,7 +154,7 @@ class Roster:
         return SendMessage(self.held[index].link, message)
 
     def to_everybody(self, message: CoordinatorMessage) -> list[JobEffect]:
-        """Return what sends `message` to everybody, those in reserve included."""
+        """Return what sends `message` to everybody, those on standby included."""
         places = sorted(self.everybody(), key=lambda one: one.link)
         return [SendMessage(place.link, message) for place in places]
 
@@ -195,15 +194,15 @@ class Roster:
         return True
 
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
-        """Give `newcomer` the place it asks for, or keep it in reserve, or turn it away."""
-        decision = admission(newcomer, self.parallelism, self.held, self.reserve)
+        """Give `newcomer` the place it asks for, or keep it on standby, or turn it away."""
+        decision = admission(newcomer, self.parallelism, self.held, self.standby)
         match decision:
             case Admit():
                 self._hold(newcomer.worker, Place(link, newcomer))
                 self._wanted[link] = newcomer.worker
                 return []
-            case KeepInReserve():
-                self.reserve[newcomer.worker] = Place(link, newcomer)
+            case KeepOnStandby():
+                self.standby[newcomer.worker] = Place(link, newcomer)
                 self._wanted[link] = newcomer.worker
                 return [SendMessage(link, StandBy())]
             case TurnAway(reason):
@@ -336,18 +335,18 @@ class Roster:
         if index is None:
             return None
         if self.held[index].link != link:
-            del self.reserve[index]
+            del self.standby[index]
             return None
         place = self.held.pop(index)
-        if index in self.reserve:
-            self._hold(index, self.reserve.pop(index))
+        if index in self.standby:
+            self._hold(index, self.standby.pop(index))
         return Vacated(index, place)
 
     def dismiss_all(self) -> list[Place]:
         """Forget everybody; return who they were."""
         everybody = self.everybody()
         self.held.clear()
-        self.reserve.clear()
+        self.standby.clear()
         self._wanted.clear()
         self._silent_ticks.clear()
         self._last_words.clear()

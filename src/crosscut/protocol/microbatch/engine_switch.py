@@ -121,8 +121,8 @@ class Switch(Enum):
     """Where a job with two engines is."""
 
     RUNNING = "an engine runs"
-    SWITCHING = "the engine is to end, and the other one follows"
-    ENDING = "the user has asked for the end: no other engine follows"
+    SWITCHING = "the engine ends, and the other one starts"
+    ENDING = "the user has stopped the job: no other engine starts"
     OVER = "the job is over"
 
 

@@ -41,17 +41,17 @@ from crosscut.protocol.events import (
 
 
 class SnapshotState(Enum):
-    """What checkpoint n is for one task, as far as its machine knows."""
+    """The state of checkpoint n in one task."""
 
-    UNSEEN = "nothing has been heard of it"
-    ALIGNING = "its barrier has come on some inputs, and others owe it"
-    HALTED = "the task stands still for it, and has not captured yet"
-    LOGGING = "captured; what some inputs deliver until its barrier is logged"
-    DEPARTING = "captured; its barrier has not left on every output"
+    UNSEEN = "no barrier or request for it has arrived"
+    ALIGNING = "its barrier has arrived on some inputs, not on all"
+    HALTED = "the task is stopped for it, before the capture"
+    LOGGING = "captured; records of some inputs are logged until its barrier arrives"
+    DEPARTING = "captured; its barrier has not left on all outputs"
     LOGGING_AND_DEPARTING = "captured; both"
-    STORING = "its snapshot is being written"
-    ANSWERED = "acknowledged or declined, and the task stands still until the checkpoint is decided"
-    PASSED = "acknowledged, declined, superseded or aborted: nothing comes of it any more"
+    STORING = "its snapshot is being stored"
+    ANSWERED = "acknowledged or declined; the task is stopped until the checkpoint is decided"
+    PASSED = "acknowledged, declined, superseded or aborted"
 
 
 class SnapshotProtocol(ABC):

@@ -24,18 +24,18 @@ class Happening(Enum):
     """The events of a task, as seen from checkpoint n."""
 
     BARRIER = "barrier n"
-    NEWER_BARRIER = "barrier of a newer one"
+    NEWER_BARRIER = "barrier of a newer checkpoint"
     ANNOUNCED = "barrier n waits in an input"
     DEPARTED = "barrier n has left"
     TRIGGERED = "trigger n"
-    NEWER_TRIGGERED = "trigger of a newer one"
+    NEWER_TRIGGERED = "trigger of a newer checkpoint"
     TIMED_OUT = "the alignment of n times out"
-    NEWER_TIMED_OUT = "the alignment of a newer one times out"
+    NEWER_TIMED_OUT = "the alignment of a newer checkpoint times out"
     ABORTED = "abort n"
     STORED = "snapshot n is stored"
     FAILED = "snapshot n can't be stored"
-    CAPTURE_ALLOWED = "leave to capture n"
-    RESUMED = "go on after n"
+    CAPTURE_ALLOWED = "permission to capture n"
+    RESUMED = "resume after n"
 
 
 class Outcome(NamedTuple):

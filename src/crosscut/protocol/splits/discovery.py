@@ -31,7 +31,7 @@ from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import CancelTimer, FindSplits, JobEffect, StartTimer
 from crosscut.protocol.events import FindingFailed, SplitsFound, Timer
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import AssignSplits, FailureCause, SplitAssignment
 from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
@@ -129,7 +129,7 @@ class SplitFinding:
     Args:
         sources: Each with the milliseconds between two calls.
         timeout_ms: How long one call may take.
-        roster: Whom to tell.
+        registry: Whom to tell.
         dropped: Counts stale and repeated input.
         is_bounded: Checkpoints tell what has been read. Without them all that is found is taken.
     """
@@ -138,14 +138,14 @@ class SplitFinding:
         self,
         sources: Iterable[tuple[VertexId, int]],
         timeout_ms: int,
-        roster: Roster,
+        registry: WorkerRegistry,
         dropped: Counter[str],
         *,
         is_bounded: bool = True,
     ) -> None:
         self._is_bounded = is_bounded
         self._timeout_ms = timeout_ms
-        self._roster = roster
+        self._registry = registry
         self._epoch = Epoch(0)
         self._searches = {
             source: _Search(number, every_ms, [(CheckpointId(0), KnownSplits(source, None))])
@@ -393,7 +393,7 @@ class SplitFinding:
         is_last = search.newest.is_last
         told = range(len(search.shares)) if to_all else sorted(given)
         return [
-            self._roster.to_holder(
+            self._registry.to_holder(
                 index,
                 AssignSplits(self._epoch, TaskId(source, index), since, given.get(index, []), is_last),
             )

@@ -17,7 +17,7 @@ from crosscut.microbatch.batch_process import run_partition
 from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.shuffle import encoded_result
 from crosscut.microbatch.stage import StageOrder
-from crosscut.protocol.microbatch.trying import deaths_before
+from crosscut.protocol.microbatch.retry_policy import deaths_before
 from crosscut.spark.cluster.batch_retries import tried, tries_of
 from crosscut.spark.cluster.versions import results_of
 from crosscut.spark.cluster.workers import STOPPED, bytes_of, python_of_this_program, why_lost

@@ -1,11 +1,11 @@
-"""What Spark hears of an attempt that fails; see `crosscut.protocol.microbatch.trying`, which decides."""
+"""Failures of attempts as Spark sees them; `crosscut.protocol.microbatch.retry_policy` decides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from crosscut.microbatch.ports import Routed
-from crosscut.protocol.microbatch import trying
+from crosscut.protocol.microbatch import retry_policy
 
 FAILURES_MAX = 4
 """Spark's default for `spark.task.maxFailures`."""
@@ -25,7 +25,7 @@ def tries_of(master: str, conf: Callable[[str], str | None]) -> int:
     is_one_process = master.startswith("local") and not master.startswith("local-cluster")
     speculates = (conf("spark.speculation") or "").strip().lower() == "true"
     said = (conf("spark.task.maxFailures") or "").strip()
-    return trying.tries(
+    return retry_policy.tries(
         speculates=speculates and not is_one_process,
         failures_max=int(said) if said.isdecimal() else FAILURES_MAX,
     )
@@ -44,7 +44,7 @@ def tried(parcels: Iterable[Routed], own: Collection[str], attempt: int, tries: 
     found = iter(parcels)
     for target, parcel in found:
         failure = parcel.failure
-        if failure is not None and trying.goes_back(failure.task, own, attempt, tries):
+        if failure is not None and retry_policy.goes_back(failure.task, own, attempt, tries):
             for _ in found:
                 """To its end, which closes what the attempt has open."""
             cause = failure.cause

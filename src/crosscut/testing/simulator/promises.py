@@ -128,7 +128,7 @@ class Promises:
         ensure(len(waiting) < most, f"P4: checkpoint {n} is triggered, and {waiting} are not committed")
 
     def _is_heard(self, link: int) -> bool:
-        return self._coordinator.roster.index_of(link) is not None
+        return self._coordinator.registry.index_of(link) is not None
 
     @property
     def _is_final(self) -> bool:

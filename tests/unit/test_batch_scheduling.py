@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from crosscut.protocol.microbatch.going_on import NextStep, next_step
+from crosscut.protocol.microbatch.batch_scheduling import NextStep, next_step
 
 BOOLS = (False, True)
 

@@ -14,7 +14,7 @@ from crosscut.microbatch.shuffle import Failure, Parcel
 from crosscut.protocol.job.deaths import deaths_of
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Partition
-from crosscut.protocol.microbatch.trying import DEATHS_MAX, dead, deaths_before, goes_back, tries
+from crosscut.protocol.microbatch.retry_policy import DEATHS_MAX, dead, deaths_before, goes_back, tries
 from crosscut.spark.cluster.batch_retries import TriedError, tried, tries_of
 
 COUNT = VertexId("count")
@@ -93,5 +93,5 @@ def test_a_partition_whose_processes_die_again_and_again_ends_the_batch() -> Non
     assert [dead(deaths, ["b", "a"], 1, 7) for deaths in range(DEATHS_MAX)] == [None] * DEATHS_MAX
     cause = dead(DEATHS_MAX, ["b", "a"], 1, 7)
     assert cause is not None
-    assert "5 processes in a row have ended at partition 1 of a, b in batch 7" in cause.message
+    assert "5 processes in a row have died at partition 1 of a, b in batch 7" in cause.message
     assert deaths_of(WorkerIndex(1), [cause, cause]) == 2

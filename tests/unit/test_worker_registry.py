@@ -2,7 +2,7 @@
 
 from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import SendMessage
-from crosscut.protocol.job.workers import Roster
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.messages import DeployTasks, RegisterWorker
 from crosscut.protocol.splits.rescaling import Inheritance
 
@@ -11,22 +11,22 @@ def worker(index: int, attempt: int) -> RegisterWorker:
     return RegisterWorker(WorkerIndex(index), AttemptId(attempt), "10.0.0.1", 1, 40_000 + attempt)
 
 
-def roster() -> Roster:
+def registry() -> WorkerRegistry:
     """Return one with worker 0 on link 10, a second attempt of it on link 11, and worker 1 on link 20."""
-    found = Roster(2, heartbeat_timeout_ms=1_000)
+    found = WorkerRegistry(2, heartbeat_timeout_ms=1_000)
     for link, index, attempt in ((10, 0, 1), (11, 0, 2), (20, 1, 3)):
         found.register(link, worker(index, attempt))
     return found
 
 
 def test_a_link_is_known_by_the_place_it_holds_and_one_in_reserve_holds_none() -> None:
-    found = roster()
+    found = registry()
     assert [found.index_of(link) for link in (10, 11, 20, 99)] == [0, None, 1, None]
     assert [found.knows(link) for link in (10, 11, 20, 99)] == [True, True, True, False]
 
 
 def test_whoever_waits_has_the_place_once_its_holder_is_lost() -> None:
-    found = roster()
+    found = registry()
     vacated = found.lose(10)
     assert vacated is not None and (vacated.index, vacated.place.link) == (0, 10)
     assert (found.index_of(10), found.index_of(11), found.knows(10)) == (None, 0, False)
@@ -34,7 +34,7 @@ def test_whoever_waits_has_the_place_once_its_holder_is_lost() -> None:
 
 
 def test_one_in_reserve_that_is_lost_vacates_nothing() -> None:
-    found = roster()
+    found = registry()
     assert found.lose(11) is None
     assert (found.knows(11), found.index_of(10)) == (False, 0)
     vacated = found.lose(10)
@@ -42,14 +42,14 @@ def test_one_in_reserve_that_is_lost_vacates_nothing() -> None:
 
 
 def test_one_that_was_turned_away_is_not_known() -> None:
-    found = roster()
+    found = registry()
     found.register(12, worker(0, 4))
     assert not found.knows(12)
     assert found.lose(12) is None
 
 
 def test_nobody_is_known_after_all_were_dismissed() -> None:
-    found = roster()
+    found = registry()
     assert {place.link for place in found.dismiss_all()} == {10, 11, 20}
     assert not any(found.knows(link) for link in (10, 11, 20))
 
@@ -57,7 +57,7 @@ def test_nobody_is_known_after_all_were_dismissed() -> None:
 # Addresses
 
 
-def told(found: Roster, epoch: int) -> dict[int, list[int]]:
+def told(found: WorkerRegistry, epoch: int) -> dict[int, list[int]]:
     """Deploy; return the attempts whose addresses each link is told of."""
     said = {}
     for effect in found.deploy(Epoch(epoch), Lineage("l"), Inheritance(), (), "driver", lambda _: 0):
@@ -68,13 +68,13 @@ def told(found: Roster, epoch: int) -> dict[int, list[int]]:
 
 
 def test_the_lower_of_two_workers_is_told_of_the_other_and_nobody_twice() -> None:
-    found = roster()
+    found = registry()
     assert told(found, 1) == {10: [3], 20: []}
     assert told(found, 2) == {10: [], 20: []}
 
 
 def test_one_who_waited_for_long_is_told_of_all_above() -> None:
-    found = roster()
+    found = registry()
     told(found, 1)
     found.lose(10)
     assert told(found, 2) == {11: [3], 20: []}
@@ -82,7 +82,7 @@ def test_one_who_waited_for_long_is_told_of_all_above() -> None:
 
 
 def test_one_who_was_not_there_at_a_failover_is_told_of_what_it_missed() -> None:
-    found = roster()
+    found = registry()
     told(found, 1)
     found.lose(20)
     found.lose(10)
@@ -93,7 +93,7 @@ def test_one_who_was_not_there_at_a_failover_is_told_of_what_it_missed() -> None
 
 
 def test_a_link_that_is_used_again_has_been_told_nothing() -> None:
-    found = roster()
+    found = registry()
     told(found, 1)
     found.lose(20)
     found.register(20, worker(1, 5))
@@ -106,7 +106,7 @@ def test_a_link_that_is_used_again_has_been_told_nothing() -> None:
 
 def test_what_a_failover_says_of_addresses_grows_with_the_workers_and_not_with_their_square() -> None:
     count = 200
-    found = Roster(count, heartbeat_timeout_ms=1_000)
+    found = WorkerRegistry(count, heartbeat_timeout_ms=1_000)
     for index in range(count):
         found.register(index, worker(index, index))
     assert sum(map(len, told(found, 1).values())) == count * (count - 1) // 2
