@@ -37,7 +37,7 @@ class Turn(Enum):
     READY_AT_THE_END = "all are ready, and the restored checkpoint is final"
     FINAL = "a final checkpoint is complete"
     STOP = "stop"
-    FAILURE = "a failure after which a restart may help"
+    FAILURE = "a failure that a restart may fix"
     RESTART = "the restart delay is over"
     END = "the job ends for this driver"
 
