@@ -41,7 +41,8 @@ RECORD_BYTES = 100
 PARTITIONS = 4
 SHARE = (0.1, 0.95)
 """Of the records: between these the rate is measured."""
-COMMITS_MIN = 8
+COMMITS_MIN = 16
+"""Two tasks commit each checkpoint, one after the other."""
 GROWTH_MAX = 8.0
 
 
