@@ -25,7 +25,7 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.probing import AT_ONCE_MS, Copies, Deadly, Died, Probing, ProbingTime, Tried
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Filter, Map
-from crosscut.protocol.job.deaths import BATCH_ENDED, CHECKPOINTS, checkpoints_to_probe, deaths_of
+from crosscut.protocol.job.deaths import CHECKPOINTS, SPARK_TASK_DIED, checkpoints_to_probe, deaths_of
 from crosscut.protocol.job.restarts import Failures, GiveUp, RestartPolicy
 from crosscut.protocol.messages import FailureCause
 from crosscut.spark.cluster.untried import untried_in_copies
@@ -39,7 +39,7 @@ def lost(worker: int) -> FailureCause:
 
 
 RAISED = FailureCause("ValueError", "bad", "parse", "'x'")
-ENDED_BY_SPARK = FailureCause(BATCH_ENDED, "Spark ended the batch")
+ENDED_BY_SPARK = FailureCause(SPARK_TASK_DIED, "Spark ended the batch")
 SILENT = FailureCause("WorkerLost", "silent for more than heartbeat_timeout=10 s")
 
 

@@ -39,7 +39,7 @@ from crosscut.protocol.events import (
     SweepRequested,
     WorkersEnded,
 )
-from crosscut.protocol.job.deaths import BATCH_ENDED
+from crosscut.protocol.job.deaths import SPARK_TASK_DIED
 from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.messages import (
     AbortCheckpoint,
@@ -76,6 +76,9 @@ from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
 
 _LOOK_S = 0.02
+
+_SAID_OF_DEATHS = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+"""In what Spark says of a job that it has given up since a process has died."""
 
 
 class BatchWorkers:
@@ -501,9 +504,9 @@ class BatchWorkers:
                 self._speaker.post(WorkersEnded(lost, is_final=True))
                 return
             text = "\n".join(str(error).splitlines()[:4])[:2_000]
-            self._post(
-                on.RunEnded(epoch, n, run, FailureCause(BATCH_ENDED, f"Spark ended the batch: {text}"))
-            )
+            has_died = any(one in text for one in _SAID_OF_DEATHS)
+            kind = SPARK_TASK_DIED if has_died else "SparkJobEnded"
+            self._post(on.RunEnded(epoch, n, run, FailureCause(kind, f"Spark ended the batch: {text}")))
         else:
             self._failpoints("batch.returned")
             self._post(on.RunEnded(epoch, n, run))

@@ -23,9 +23,8 @@ CHECKPOINTS = 4
 A worker that probes is slower. It needs more than one checkpoint to come as far as the one that died.
 """
 
-BATCH_ENDED = "SparkJobEnded"
-"""The kind of failure in which Spark has given up a batch. Most often a process of one of its tasks has died;
-Spark does not say which."""
+SPARK_TASK_DIED = "SparkTaskDied"
+"""The kind of failure in which Spark has given up a batch, since a process of one of its tasks has died."""
 
 _DOUBLINGS_MAX = 10
 
@@ -36,7 +35,7 @@ def deaths_of(worker: WorkerIndex, failures: Sequence[FailureCause]) -> int:
     Args:
         failures: Those within the window of the restart strategy, the newest last.
     """
-    own = sum(one.worker == worker or one.kind == BATCH_ENDED for one in failures)
+    own = sum(one.worker == worker or one.kind == SPARK_TASK_DIED for one in failures)
     if own >= DEATHS_MIN:
         return own
     newest = failures[-DEATHS_ANYWHERE:]
@@ -46,7 +45,7 @@ def deaths_of(worker: WorkerIndex, failures: Sequence[FailureCause]) -> int:
 
 def is_death(cause: FailureCause) -> bool:
     """Return whether a process has ended by itself, as far as that is known."""
-    return cause.worker is not None or cause.kind == BATCH_ENDED
+    return cause.worker is not None or cause.kind == SPARK_TASK_DIED
 
 
 def advice(failures: Sequence[FailureCause], untried: str) -> str:
