@@ -14,7 +14,14 @@ from crosscut.microbatch.shuffle import Failure, Parcel
 from crosscut.protocol.job.deaths import deaths_of
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Partition
-from crosscut.protocol.microbatch.retry_policy import DEATHS_MAX, dead, deaths_before, goes_back, tries
+from crosscut.protocol.microbatch.retry_policy import (
+    DEATHS_MAX,
+    dead,
+    deaths_before,
+    given_up,
+    goes_back,
+    tries,
+)
 from crosscut.spark.cluster.batch_retries import TriedError, tried, tries_of
 
 COUNT = VertexId("count")
@@ -95,3 +102,18 @@ def test_a_partition_whose_processes_die_again_and_again_ends_the_batch() -> Non
     assert cause is not None
     assert "5 processes in a row have died at partition 1 of a, b in batch 7" in cause.message
     assert deaths_of(WorkerIndex(1), [cause, cause]) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "deaths"),
+    [
+        ("Task 0 failed 1 times: SparkException: Python worker exited unexpectedly (crashed)", 2),
+        ("Task 0 failed 4 times: ExecutorLostFailure (executor 1 exited caused by a task)", 2),
+        ("Total size of serialized results is bigger than spark.driver.maxResultSize", 0),
+    ],
+)
+def test_records_are_tried_in_copies_if_spark_gives_batches_up_since_processes_die(
+    said: str, deaths: int
+) -> None:
+    """A Spark that makes one attempt only never gets to those that try them by themselves."""
+    assert deaths_of(WorkerIndex(1), [given_up(said)] * 2) == deaths

@@ -39,7 +39,6 @@ from crosscut.protocol.events import (
     SweepRequested,
     WorkersEnded,
 )
-from crosscut.protocol.job.deaths import SPARK_TASK_DIED
 from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.messages import (
     AbortCheckpoint,
@@ -48,7 +47,6 @@ from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
-    FailureCause,
     HaltTasks,
     RegisterWorker,
     ShutDown,
@@ -71,14 +69,12 @@ from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.combining import may_combine
 from crosscut.protocol.microbatch.found_splits import FoundSplits
 from crosscut.protocol.microbatch.reading import records_of_batch
+from crosscut.protocol.microbatch.retry_policy import given_up
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskTerms
 
 _LOOK_S = 0.02
-
-_SAID_OF_DEATHS = ("Python worker exited unexpectedly", "ExecutorLostFailure")
-"""In what Spark says of a job that it has given up since a process has died."""
 
 
 class BatchWorkers:
@@ -504,9 +500,7 @@ class BatchWorkers:
                 self._speaker.post(WorkersEnded(lost, is_final=True))
                 return
             text = "\n".join(str(error).splitlines()[:4])[:2_000]
-            has_died = any(one in text for one in _SAID_OF_DEATHS)
-            kind = SPARK_TASK_DIED if has_died else "SparkJobEnded"
-            self._post(on.RunEnded(epoch, n, run, FailureCause(kind, f"Spark ended the batch: {text}")))
+            self._post(on.RunEnded(epoch, n, run, given_up(text)))
         else:
             self._failpoints("batch.returned")
             self._post(on.RunEnded(epoch, n, run))

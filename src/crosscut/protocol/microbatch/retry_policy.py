@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from crosscut.foundation.ids import TaskId, WorkerIndex
+from crosscut.protocol.job.deaths import SPARK_TASK_DIED
 from crosscut.protocol.messages import FailureCause
 
 TRIES = 2
@@ -19,6 +20,10 @@ TRIES = 2
 DEATHS_MAX = 5
 """After so many attempts in a row whose processes have died, the next one only returns a failure report.
 Spark itself would go on: where Crosscut starts Spark, it allows a million failures."""
+
+
+_DEATHS = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+"""What Spark's message contains if it gives a batch up because a process has died."""
 
 
 def tries(*, speculates: bool, failures_max: int) -> int:
@@ -67,3 +72,13 @@ def dead(deaths: int, vertices: Collection[str], index: int, n: int) -> FailureC
         f"batch {n}, without an error message"
     )
     return FailureCause("WorkerLost", text, worker=WorkerIndex(index))
+
+
+def given_up(said: str) -> FailureCause:
+    """Return the failure of a batch that Spark has given up.
+
+    Args:
+        said: Spark's message.
+    """
+    kind = SPARK_TASK_DIED if any(one in said for one in _DEATHS) else "SparkJobEnded"
+    return FailureCause(kind, f"Spark ended the batch: {said}")
