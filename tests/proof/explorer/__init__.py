@@ -20,9 +20,7 @@ copy, once for each pair of state and event, and looked up from then on (`machin
 * `driver`: which timers fire. Those that limit phases (gather, restore, finish, restart, liveness) do not:
   no phase lasts, a crash shows at once, and a restart has no delay.
 
-A job that goes on at another parallelism, or begins with a savepoint, has a world of its own with key groups,
-timers and splits: `rescaling`.
-
-Not explored, and left to the simulator and to the tests on real processes: records of more than one
-batch, credit and back pressure, spilling, stops on request, silent workers, two workers for one place.
+Not explored, and left to the simulator and to the tests on real processes: jobs that go on at another
+parallelism or begin with a savepoint, records of more than one batch, credit and back pressure, spilling,
+stops on request, silent workers, two workers for one place.
 """
