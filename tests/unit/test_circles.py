@@ -47,15 +47,11 @@ KNOWN = {
     frozenset(
         f"crosscut.testing.simulator.{name}"
         for name in (
-            "checkers",
             "driver",
             "faults",
-            "files",
             "moving",
             "outside",
             "scheduler",
-            "simulated_job",
-            "sinks",
             "wiretap",
             "worker",
             "world",

@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from crosscut.store.files import Put, UncertainError
 from crosscut.testing.simulator.memory_files import Fault, MemoryFiles, Operation
-
-if TYPE_CHECKING:
-    from crosscut.testing.simulator.outside import Asked
-    from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.processes import Call, Process
 
 ReadFault = Literal["flipped", "misdirected"]
 Listing = Literal["right", "misses objects", "shows deleted objects"]
@@ -44,14 +41,14 @@ class WatchedFiles(MemoryFiles):
         appended: Callable[[str, bytes], None],
         deleted: Callable[[str], None],
         permit: Callable[[str, str], None],
-        under_way: Callable[[], Asked | None],
+        under_way: Callable[[], Call | None],
         seen: Counter[str],
     ) -> None:
         super().__init__()
         self._permit = permit
         self._under_way = under_way
         self._seen = seen
-        self._unsynced: dict[str, Asked] = {}
+        self._unsynced: dict[str, Call] = {}
         self.damaged: set[str] = set()
         self.next_read: ReadFault | None = None
         self.listing: Listing = "right"
@@ -86,14 +83,14 @@ class WatchedFiles(MemoryFiles):
         if path.startswith("log/"):
             self._appended(path, self.content[path])
 
-    def synced(self, call: Asked) -> None:
+    def synced(self, call: Call) -> None:
         """A call has returned: what it has written is durable."""
         for path in [path for path, one in self._unsynced.items() if one is call]:
             del self._unsynced[path]
             if path in self.content:
                 self._is_durable(path)
 
-    def is_unsynced(self, call: Asked) -> bool:
+    def is_unsynced(self, call: Call) -> bool:
         """Whether the call has written something that is not durable."""
         return any(one is call for one in self._unsynced.values())
 

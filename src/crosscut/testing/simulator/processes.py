@@ -59,6 +59,18 @@ class Surface(Protocol):
         """`process` is not there any more, whatever the reason."""
 
 
+class Call(Protocol):
+    """A call that a process makes of what is outside of it, the store or a sink.
+
+    Attributes:
+        process: The caller.
+        is_over: The caller has its answer, or nobody waits for it any more.
+    """
+
+    process: Process
+    is_over: bool
+
+
 class Process:
     """One process on a host of its own. Used as a context, it is the one that is running.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from crosscut.contracts.connectors import (
     JSON,
@@ -18,11 +18,9 @@ from crosscut.contracts.connectors import (
 )
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.testing.simulator.processes import Call
 from crosscut.testing.simulator.violation import Violation, ensure
 from crosscut.worker.runner import TaskRunner
-
-if TYPE_CHECKING:
-    from crosscut.testing.simulator.outside import Asked
 
 CommitFault = Literal["not applied", "applied", "half applied"]
 
@@ -41,7 +39,7 @@ class Resource:
         self,
         on_visible: Callable[[str, CommitPermit], None],
         permit: Callable[[str, str], None] = lambda *_: None,
-        under_way: Callable[[], Asked | None] = lambda: None,
+        under_way: Callable[[], Call | None] = lambda: None,
         *,
         is_together: bool = False,
     ) -> None:
@@ -196,7 +194,7 @@ class StagingWriter(SinkWriter):
         self._open: list[Any] = []
         self._is_closed = False
         # The newest call of a method, and what it was.
-        self._call: Asked | None = None
+        self._call: Call | None = None
         self._called = ""
 
     def close(self) -> None:
