@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.proof.worlds.graphs import Graph
-from tests.proof.worlds.shrinking import Life, live, report
+from tests.proof.worlds.shrinking import live, report
 from tests.simulation.planted import must_break
 
 import crosscut as cc
@@ -18,6 +18,7 @@ from crosscut.operators.connected import Connected
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.state.keyed import KeyedState
 from crosscut.testing.simulator.options import Options
+from crosscut.testing.simulator.shrink import Life
 from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM, SimulatedJob
 from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource

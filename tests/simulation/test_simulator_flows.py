@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.proof.worlds.shrinking import Life
+from tests.proof.simulate import main
 
 from crosscut.cli.commands import program
 from crosscut.foundation.ids import CheckpointId
@@ -18,6 +18,7 @@ from crosscut.operators.process import Process
 from crosscut.state.keyed import KeyedState
 from crosscut.state.table import Table
 from crosscut.testing.simulator import command, user_flow
+from crosscut.testing.simulator.shrink import Life
 
 HEAD = """
 import crosscut as cc
@@ -272,11 +273,26 @@ def test_a_sink_target_has_to_be_a_function(simulate, tmp_path: Path) -> None:  
     assert "expected a function that returns a crosscut.testing.sinks.SinkTarget" in done.output
 
 
+def test_a_sink_is_checked_without_a_flow(tmp_path: Path) -> None:
+    path = tmp_path / "app_of_a_user.py"
+    path.write_text(f"{HEAD}DIRECTORY = {str(tmp_path)!r}\n{SINKS}")
+    done = CliRunner().invoke(program, ["simulate", "--sink", f"{path}:target"])
+    assert done.exit_code == 1, done.output
+    assert "checks passed" in done.output and "worlds in" not in done.output
+
+
+def test_without_flow_and_sink_there_is_nothing_to_simulate() -> None:
+    done = CliRunner().invoke(program, ["simulate"])
+    assert done.exit_code == 2
+    assert "name a flow as APP.PY:FLOW, or a sink with --sink" in done.output
+    assert "python -m tests.proof.simulate" in done.output
+
+
 def test_a_single_world_is_shown_by_its_seed() -> None:
-    beyond = CliRunner().invoke(program, ["simulate", "--seed", "3", "--faults", "0,10000"])
+    beyond = CliRunner().invoke(main, ["--seed", "3", "--faults", "0,10000"])
     assert beyond.exit_code == 2
     assert "the world of seed 3 has no fault 10000: its plan has" in beyond.output
-    done = CliRunner().invoke(program, ["simulate", "--seed", "3", "--faults", "none"])
+    done = CliRunner().invoke(main, ["--seed", "3", "--faults", "none"])
     assert (done.exit_code, done.output) == (0, "seed 3: nothing is wrong\n")
 
 
@@ -290,7 +306,7 @@ def test_ctrl_c_ends_with_what_was_found_until_then(jobs: str, monkeypatch: pyte
         plain(self, life)
 
     monkeypatch.setattr(command.Simulation, "_note", interrupted)
-    done = CliRunner().invoke(program, ["simulate", "--size", "small", "--seeds", "1000", "--jobs", jobs])
+    done = CliRunner().invoke(main, ["--size", "small", "--seeds", "1000", "--jobs", jobs])
     assert not active_children()
     assert done.exit_code == 130
     assert done.output.startswith("3 worlds in ") and "0 of 3 failed" in done.output
