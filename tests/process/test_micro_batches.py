@@ -15,9 +15,6 @@ from jobs import DEADLINE_S, Armed, NumberedJob, Once, Record, until
 from watching import Watcher
 
 import crosscut as cc
-from crosscut.foundation.ids import Epoch
-from crosscut.protocol.checkpoint.retention import orphans
-from crosscut.protocol.microbatch import batches
 
 IN_BATCHES = {"engine": "micro-batch", "batch_records_max": 4_000, "checkpoint_interval": "50ms"}
 
@@ -64,32 +61,6 @@ def test_processes_killed_in_each_stage_of_a_batch_are_replaced_by_spark_and_out
     said = [listed.apply(number).description() for number in range(listed.size())]
     stages = "numbers-0 > sums"
     assert f"numbered: batch 1 ({stages})" in [one.get() for one in said if one.isDefined()]
-
-
-def test_what_dead_attempts_have_stored_is_deleted_while_the_job_runs(
-    tmp_path: Path, started: Any, arm: Callable[..., Armed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I11: nobody names the files of an attempt whose process has died, and an epoch may last for months."""
-    monkeypatch.setattr(batches, "SWEEP_EVERY", 2)
-    # At this point all snapshots of an attempt are stored: in files, since the first batch has all keys.
-    armed = arm("batch.staged:kill:1:0", "batch.staged:kill:1:1", "batch.staged:kill:1:1")
-    numbered = NumberedJob(tmp_path, count=1_000_000, rate=None, settings=IN_BATCHES)
-    job = started(numbered)
-    until(armed.all_fired, "attempts to die")
-
-    def is_tidy() -> bool:
-        kept = numbered.completed()
-        listed = [
-            path.relative_to(numbered.checkpoint_dir).as_posix()
-            for path in numbered.checkpoint_dir.glob("parts/*/*")
-        ]
-        has_gone_on = bool(kept) and kept[-1].checkpoint_id > 4
-        return has_gone_on and bool(listed) and not orphans(listed, kept, Epoch(1))
-
-    until(is_tidy, "the files of dead attempts to go")
-    assert job.progress()["epoch"] == 1
-    job.cancel()
-    numbered.check_nothing_is_visible_too_early()
 
 
 @pytest.mark.parametrize(
