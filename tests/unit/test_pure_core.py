@@ -23,6 +23,7 @@ EVERYWHERE = frozenset(
         "array",
         "bisect",
         "collections",
+        "contextlib",
         "crosscut",
         "dataclasses",
         "decimal",
@@ -44,7 +45,6 @@ ALSO = {
     "graph": {"asyncio", "html"},  # the clock of an event loop in `rate_limit`, which only runs in a worker
     "operators": {"builtins", "dis", "inspect", "traceback"},  # whether an error is that of the user's code
     "state": {"copyreg", "gc", "importlib", "pickle", "pickletools", "sys", "weakref"},  # values as bytes
-    "task": {"contextlib"},
     "wire": {"hmac", "pickle"},
 }
 OUTSIDE = {
