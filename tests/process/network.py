@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from crosscut.driver.cluster_workers import ClusterWorkers
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.protocol.messages import RegisterWorker
-from crosscut.spark.cluster.workers import SparkWorkers
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 16 * 1024
@@ -157,9 +157,9 @@ class Network:
         self.control: Proxy | None = None
         self._data: dict[int, Proxy] = {}
         """By the port that a worker listens on for its inputs."""
-        provide, heard = SparkWorkers.provide, CoordinatorDriver.link_message
+        provide, heard = ClusterWorkers.provide, CoordinatorDriver.link_message
 
-        def provide_ours(supply: SparkWorkers, plan: Any) -> None:
+        def provide_ours(supply: ClusterWorkers, plan: Any) -> None:
             self.control = Proxy(plan.coordinator_port)
             provide(supply, replace(plan, coordinator_port=self.control.port))
 
@@ -168,7 +168,7 @@ class Network:
                 message = replace(message, data_port=self._passing_on_to(message.data_port).port)
             heard(driver, link, message)
 
-        monkeypatch.setattr(SparkWorkers, "provide", provide_ours)
+        monkeypatch.setattr(ClusterWorkers, "provide", provide_ours)
         monkeypatch.setattr(CoordinatorDriver, "link_message", hear_ours)
 
     def into(self, job: Any, worker: int) -> Proxy:

@@ -11,24 +11,26 @@ import asyncio
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from random import Random
 
 from crosscut.contracts.settings import BackendName, Settings
 from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.job_spec import assignments, batch_terms, committed_output, job_terms
 from crosscut.graph.shipping import pack_graph, unpack_graph
 from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import Calls
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.microbatch.driver_workers import BatchWorkers
 from crosscut.microbatch.host_cache import host_parts
-from crosscut.microbatch.ports import Routed
+from crosscut.microbatch.ports import Routed, RunOutcome
 from crosscut.microbatch.shuffle import Parcel, encoded_result
 from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
 from crosscut.microbatch.state_cache import StateCache
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.spec import JobTerms
-from crosscut.spark.cluster.job_spec import assignments, batch_terms, committed_output, job_terms
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -55,7 +57,7 @@ class Weather:
 
 
 class LocalJobs:
-    """See `Jobs`: runs everything in the thread that asks for it.
+    """Runs batches, each in the thread that asks for it.
 
     Args:
         processes: That Spark has; each keeps state of its own between batches.
@@ -126,17 +128,47 @@ class LocalJobs:
         """How often a process has read only what had changed in the state that it had."""
         return sum(one.states.advanced_count for one in self._processes)
 
-    def cancel(self, name: str = "") -> None:
-        """A run comes to its end by itself."""
-
-    def lost(self) -> str:
-        """Nothing is ever lost for good."""
-        return ""
-
     def close(self) -> None:
         """Give the states back."""
         for one in self._processes:
             one.states.close()
+
+
+class JobsInThreads:
+    """See `Jobs`: each run in a thread."""
+
+    def __init__(self, jobs: LocalJobs) -> None:
+        self._jobs = jobs
+        self._calls = Calls("crosscut-batch")
+
+    def run(
+        self,
+        name: str,
+        orders: Sequence[Sequence[StageOrder]],
+        description: str,
+        returned: Callable[[bytes], None],
+        ended: Callable[[RunOutcome], None],
+    ) -> None:
+        """Run the stages one after the other."""
+
+        def work() -> None:
+            try:
+                for data in self._jobs.run(name, orders, description):
+                    returned(data)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
+                ended(RunOutcome(str(error)))
+            else:
+                ended(RunOutcome())
+
+        self._calls.start(work)
+
+    def cancel(self, name: str) -> None:
+        """A run comes to its end by itself."""
+
+    def end(self, timeout_s: float) -> None:
+        """Wait for the runs, and give back what they have used. Blocks."""
+        wait(self._calls.under_way, timeout_s)
+        self._jobs.close()
 
 
 def run_batches(
@@ -171,8 +203,9 @@ async def _driven(
     until: Callable[[CoordinatorDriver], bool],
     failpoints: Plan | None,
 ) -> EndJob | None:
+    in_threads = JobsInThreads(jobs)
     workers = BatchWorkers(
-        jobs,
+        in_threads,
         name=graph.name,
         graph=graph,
         store=store,
@@ -196,10 +229,11 @@ async def _driven(
     )
     workers.provide(driver)
     driver.start()
-    loop = asyncio.get_running_loop()
     while not driver.ended.done() and not until(driver):
         await asyncio.sleep(0.001)
     end = driver.ended.result() if driver.ended.done() else None
-    await loop.run_in_executor(None, workers.end, 60.0)
+    workers.give_up()
+    await asyncio.get_running_loop().run_in_executor(None, in_threads.end, 60.0)
+    await workers.close(60.0)
     await driver.close()
     return end

@@ -16,6 +16,7 @@ from tests.unit.endless import Goes
 
 import crosscut as cc
 from crosscut.driver.cuts import newest_values
+from crosscut.driver.job_spec import assignments
 from crosscut.errors import FlowError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.identity import identity_of
@@ -27,7 +28,6 @@ from crosscut.savepoints.history import history_source, over_history, unread_row
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.simulator.sources import ReplayedSource
 

@@ -20,7 +20,7 @@ from crosscut.spark.cluster.checks import (
     check_origin_is_private,
     protection,
 )
-from crosscut.spark.cluster.job_spec import status_if_finished
+from crosscut.spark.cluster.finished import status_if_finished
 
 
 @pytest.mark.parametrize("url", ["memory://checkpoints", "memory:/checkpoints", "memory:"])

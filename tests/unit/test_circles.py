@@ -26,23 +26,6 @@ KNOWN = {
             "crosscut.flow.windowed_stream",
         }
     ),
-    # `Flow.start` starts the job, and lies below what runs it, so that a flow is written without Spark.
-    frozenset(
-        {
-            "crosscut.flow.flow",
-            "crosscut.spark.cluster.engine_run",
-            "crosscut.spark.cluster.job",
-            "crosscut.spark.cluster.job_run",
-            "crosscut.spark.cluster.job_spec",
-            "crosscut.spark.cluster.job_views",
-            "crosscut.spark.cluster.placing",
-            "crosscut.spark.cluster.restoring",
-            "crosscut.spark.cluster.source_notices",
-            "crosscut.spark.cluster.starting",
-            "crosscut.spark.data.staging",
-            "crosscut.spark.data.stream_source",
-        }
-    ),
     # The parts of a simulated world use the world that is made of them.
     frozenset(
         f"crosscut.testing.simulator.{name}"

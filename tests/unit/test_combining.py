@@ -16,6 +16,7 @@ from tests.proof.batches import LocalJobs, Weather, run_batches
 from tests.unit.endless import Goes
 
 import crosscut as cc
+from crosscut.driver.job_spec import assignments
 from crosscut.errors import FlowError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, TaskId, VertexId
@@ -36,7 +37,6 @@ from crosscut.savepoints.history import without_input
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.cluster.job_spec import assignments
 from crosscut.store.checkpoint_store import open_store
 from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch

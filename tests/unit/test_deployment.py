@@ -11,6 +11,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
+from crosscut.driver.job_spec import batch_terms, task_terms
 from crosscut.errors import ConnectorError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
@@ -34,7 +35,6 @@ from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 from crosscut.protocol.splits.rescaling import inheritance
-from crosscut.spark.cluster.job_spec import batch_terms, task_terms
 from crosscut.state.keyed import KeyedState
 from crosscut.state.slots import SlotTable
 from crosscut.task.channel_log import encoded_log

@@ -12,6 +12,7 @@ from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at,
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, Split, SplitReader, Wait
+from crosscut.driver.job_spec import assignments
 from crosscut.errors import ConnectorError, ProtocolError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, Epoch
@@ -48,7 +49,6 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.protocol.splits import discovery as finding
 from crosscut.protocol.splits.discovery import SplitFinding
-from crosscut.spark.cluster.job_spec import assignments
 from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery, found_first
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.testing.sources import check_discovery, check_source, read_source

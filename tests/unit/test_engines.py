@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import crosscut as cc
 from crosscut.contracts.settings import Settings
+from crosscut.driver.job_spec import settings_of
 from crosscut.errors import FlowError, SettingsError
 from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.microbatch.engine_switch import (
@@ -28,7 +29,6 @@ from crosscut.protocol.microbatch.engine_switch import (
     behind,
     waiting,
 )
-from crosscut.spark.cluster.job_spec import settings_of
 
 
 def engines() -> Engines:

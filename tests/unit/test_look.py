@@ -13,9 +13,9 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.connectors import CommittedOutput, SinkContext, SinkWriter
+from crosscut.driver import job_spec as terms
 from crosscut.errors import ConnectorError
 from crosscut.graph.specs import JobGraph
-from crosscut.spark.cluster import job_spec as terms
 from crosscut.testing.sinks import open_writer, permit, stage
 
 DEADLINE_S = 100.0

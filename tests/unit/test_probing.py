@@ -14,6 +14,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.driver.untried import untried_in_copies
 from crosscut.errors import UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import WorkerIndex
@@ -28,7 +29,6 @@ from crosscut.operators.stateless import Filter, Map
 from crosscut.protocol.job.deaths import CHECKPOINTS, SPARK_TASK_DIED, checkpoints_to_probe, deaths_of
 from crosscut.protocol.job.restarts import Failures, GiveUp, RestartPolicy
 from crosscut.protocol.messages import FailureCause
-from crosscut.spark.cluster.untried import untried_in_copies
 from crosscut.task.chain import Chain
 
 CRASH = Died("SIGSEGV", "in parse")

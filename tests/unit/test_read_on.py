@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from crosscut.spark.cluster.reading_on import read_on
+from crosscut.driver.reading_on import read_on
 
 DEADLINE_S = 100.0
 

@@ -17,6 +17,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.windows import Session, Tumbling
+from crosscut.driver.job_spec import task_terms
 from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
@@ -25,7 +26,6 @@ from crosscut.graph.specs import CountSpec, OperatorNode, OperatorSpec, ProcessS
 from crosscut.graph.windows import CountFold, WindowSpec
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.snapshots import Part
-from crosscut.spark.cluster.job_spec import task_terms
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.reading import stored_blocks, stored_contents

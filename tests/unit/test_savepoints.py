@@ -67,7 +67,7 @@ from crosscut.savepoints.starting import begin_with, has_begun
 from crosscut.savepoints.tables import as_savepoint, origin_of
 from crosscut.savepoints.values import from_text, to_text
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.spark.cluster.job_spec import status_if_finished
+from crosscut.spark.cluster.finished import status_if_finished
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import KeyedState
 from crosscut.store.checkpoint_store import CheckpointStore, open_store

@@ -60,12 +60,12 @@ def test_when_the_turn_of_an_engine_comes_again_its_query_of_spark_runs_again(
     session: Any = type("Session", (), {"_sc": object()})()
     monkeypatch.setattr(SparkSession, "_instantiatedSession", session)
     reading: Any = _Reading()
-    source = StreamSource(reading, "rows").placed(str(tmp_path), "lines")
+    source = StreamSource(reading, "rows").placed(str(tmp_path), "lines", session._sc)
 
     known = source.discover(None).known
     assert reading.begun == [], "the job does not own its directory yet"
     for turn in range(1, 4):
-        source.begin(session._sc)
+        source.begin(ends=False)
         source.discover(known)
         source.discover(known)
         assert [one.isActive for one in reading.begun] == [False] * (turn - 1) + [True]

@@ -117,7 +117,7 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
     from crosscut.cli.logs import logging_of_driver
     from crosscut.cli.target import load_flow
     from crosscut.cli.view import job_view, make_console
-    from crosscut.spark.cluster.job_spec import status_if_finished
+    from crosscut.spark.cluster.finished import status_if_finished
 
     settings = settings_from(values)
     flow = load_flow(target)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from crosscut.contracts.settings import TriggerName
@@ -25,7 +25,7 @@ from crosscut.microbatch.host_cache import remove_host_parts
 from crosscut.microbatch.newest import NewestBatch
 from crosscut.microbatch.one_by_one import OneByOne
 from crosscut.microbatch.output import Output, OutputError
-from crosscut.microbatch.ports import BatchLink, Host, Jobs
+from crosscut.microbatch.ports import BatchLink, Host, Jobs, RunOutcome
 from crosscut.microbatch.shuffle import decoded_result
 from crosscut.microbatch.stage import StageOrder
 from crosscut.monitoring.job_log_lines import LOGGER
@@ -78,7 +78,7 @@ _LOOK_S = 0.02
 
 
 class BatchWorkers:
-    """All workers of one job. See `WorkerSupply`; everything but `end` is called on the driver's loop.
+    """All workers of one job. See `WorkerSupply`. Called on the driver's loop.
 
     Args:
         jobs: Runs the batches.
@@ -128,7 +128,6 @@ class BatchWorkers:
         self._began: tuple[DeployTasks, ...] = ()
         self._output: Output | None = None
         self._calls = OneByOne(f"crosscut-output-{name}")
-        self._runs: set[threading.Thread] = set()
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
         self._trigger = trigger
@@ -159,21 +158,26 @@ class BatchWorkers:
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
         """Nobody is silent here but the driver itself."""
 
-    def end(self, timeout_s: float) -> None:
-        """Have Spark give up what it still runs, and close the writers. Blocks."""
+    def give_up(self) -> None:
+        """The job is over: what a run still brings counts for nothing."""
         self._is_over = True
-        self._jobs.cancel()
-        for thread in list(self._runs):
-            thread.join(timeout_s)
+
+    async def close(self, timeout_s: float) -> None:
+        """Close the writers, once no run can use them any more."""
+        self._is_over = True
         if self._output is not None:
+            closed, closing = asyncio.Event(), self._calls.add(self._output.close)
+            closing.add_done_callback(lambda _: self._on_loop(closed.set))
             try:
-                self._calls.add(self._output.close).result(timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await closed.wait()
             except TimeoutError:
                 LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
+            else:
+                closing.result()
         self._calls.end()
-        self._jobs.close()
         # Of this host; another one does so when it is used again.
-        remove_host_parts(self._store_url, self._terms.state_dir)
+        await self._loop.run_in_executor(None, remove_host_parts, self._store_url, self._terms.state_dir)
 
     @property
     def _speaker(self) -> Host:
@@ -226,8 +230,11 @@ class BatchWorkers:
 
     def _post(self, event: on.BatchEvent) -> None:
         """Take an event from another thread."""
+        self._on_loop(self._handle, event)
+
+    def _on_loop(self, call: Callable[..., object], *args: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._handle, event)
+            self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             # The loop has ended, and so has the job.
             return
@@ -260,8 +267,7 @@ class BatchWorkers:
             case do.RunBatch():
                 self._start(effect)
             case do.CancelRun(epoch, n, run):
-                name = f"{epoch}-{n}-{run}"
-                threading.Thread(target=self._jobs.cancel, args=(name,), daemon=True).start()
+                self._jobs.cancel(f"{epoch}-{n}-{run}")
             case do.AcknowledgeBatch(epoch, n, taken):
                 self._acknowledge(epoch, n, taken)
             case do.CommitBatch(_, _, _, delay_ms):
@@ -430,7 +436,7 @@ class BatchWorkers:
                 error.__cause__,
             )
 
-    # Spark, in threads.
+    # Runs.
 
     def _start(self, effect: do.RunBatch) -> None:
         # Asked again when this batch is over.
@@ -448,14 +454,16 @@ class BatchWorkers:
             ]
             for stage in range(len(self._stages))
         ]
-        thread = threading.Thread(
-            target=self._run,
-            args=(effect, orders),
-            name=f"crosscut-batch-{effect.checkpoint_id}",
-            daemon=True,
+        n, run = effect.checkpoint_id, effect.run
+        again = f", run {run}" if run > 1 else ""
+        self._failpoints("batch.planned")
+        self._jobs.run(
+            f"{effect.epoch}-{n}-{run}",
+            orders,
+            f"{self._name}: batch {n}{again} ({' > '.join(map(', '.join, self._stages))})",
+            partial(self._returned, effect),
+            partial(self._run_ended, effect),
         )
-        self._runs.add(thread)
-        thread.start()
 
     def _order(
         self, effect: do.RunBatch, stage: int, index: int, records_max: int, *, combines: bool
@@ -481,31 +489,29 @@ class BatchWorkers:
             failpoints=self._plan,
         )
 
-    def _run(self, effect: do.RunBatch, orders: list[list[StageOrder]]) -> None:
+    # On any thread.
+
+    def _returned(self, effect: do.RunBatch, data: bytes) -> None:
         epoch, n, run = effect.epoch, effect.checkpoint_id, effect.run
-        try:
-            self._failpoints("batch.planned")
-            again = f", run {run}" if run > 1 else ""
-            described = f"{self._name}: batch {n}{again} ({' > '.join(map(', '.join, self._stages))})"
-            for data in self._jobs.run(f"{epoch}-{n}-{run}", orders, described):
-                result = decoded_result(data)
-                if (failure := result.failure) is not None:
-                    self._post(on.AttemptFailed(epoch, n, run, failure.task, failure.cause))
-                else:
-                    self._post(on.PartitionReturned(epoch, n, run, result.index, result.brought))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
-            if self._is_over:
-                return
-            if lost := self._jobs.lost():
-                self._speaker.post(WorkersEnded(lost, is_final=True))
-                return
-            text = "\n".join(str(error).splitlines()[:4])[:2_000]
-            self._post(on.RunEnded(epoch, n, run, given_up(text)))
+        result = decoded_result(data)
+        if (failure := result.failure) is not None:
+            self._post(on.AttemptFailed(epoch, n, run, failure.task, failure.cause))
         else:
+            self._post(on.PartitionReturned(epoch, n, run, result.index, result.brought))
+
+    def _run_ended(self, effect: do.RunBatch, outcome: RunOutcome) -> None:
+        epoch, n, run = effect.epoch, effect.checkpoint_id, effect.run
+        if not outcome.error:
             self._failpoints("batch.returned")
             self._post(on.RunEnded(epoch, n, run))
-        finally:
-            self._runs.discard(threading.current_thread())
+            return
+        if self._is_over:
+            return
+        if outcome.lost:
+            self._on_loop(self._speaker.post, WorkersEnded(outcome.lost, is_final=True))
+            return
+        text = "\n".join(outcome.error.splitlines()[:4])[:2_000]
+        self._post(on.RunEnded(epoch, n, run, given_up(text)))
 
 
 def _snapshots_of(deploys: Sequence[DeployTasks]) -> dict[TaskId, Snapshot]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crosscut.foundation.ids import AttemptId, Epoch, VertexId, WorkerIndex
@@ -34,29 +35,41 @@ Routed = tuple[int, Parcel]
 """What a partition says, and the index of the partition that it is for."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run of a batch has ended.
+
+    Attributes:
+        error: Why it has failed; "": it has not.
+        lost: Why nothing can run there any more; "": something can.
+    """
+
+    error: str = ""
+    lost: str = ""
+
+
 class Jobs(Protocol):
-    """Where batches run: Spark. Any thread may call any of it."""
+    """Where the batches of one job run. Nothing here blocks."""
 
-    def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
-        """Run the orders, by stage and index; yield the result of each partition of the last stage. Blocks.
-
-        A result is not decoded here: see `crosscut.microbatch.shuffle.encoded_result`.
+    def run(
+        self,
+        name: str,
+        orders: Sequence[Sequence[StageOrder]],
+        description: str,
+        returned: Callable[[bytes], None],
+        ended: Callable[[RunOutcome], None],
+    ) -> None:
+        """Run the orders, by stage and index. The callbacks may be called on any thread.
 
         Args:
             name: Of the run, which no other has.
-
-        Raises:
-            Exception: The run has failed, or was cancelled.
+            returned: Called with the result of each partition of the last stage, which is not decoded here:
+                see `crosscut.microbatch.shuffle.encoded_result`.
+            ended: Called once, after all results.
         """
 
-    def cancel(self, name: str = "") -> None:
-        """Give a run up, best effort; "": all that there are. Blocks."""
-
-    def lost(self) -> str:
-        """Return why nothing can run here any more, or ""."""
-
-    def close(self) -> None:
-        """Give back what is kept for the job. Blocks."""
+    def cancel(self, name: str) -> None:
+        """Give a run up, best effort."""
 
 
 class BatchLink:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
@@ -20,36 +20,23 @@ from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.microbatch.retry_policy import deaths_before
 from crosscut.spark.cluster.batch_retries import tried, tries_of
 from crosscut.spark.cluster.versions import results_of
-from crosscut.spark.cluster.workers import STOPPED, bytes_of, python_of_this_program, why_lost
+from crosscut.spark.cluster.workers import STOPPED, bytes_of, python_of_this_program
+
+if TYPE_CHECKING:
+    # A worker loads this module, and nothing of the driver.
+    from crosscut.driver.cluster import ClusterRun
 
 
 class BatchJobs:
-    """Runs batches of one job in Spark; see `Jobs`.
+    """Runs the batches of one engine run in Spark. Any thread may call any of it."""
 
-    Args:
-        group: Begins the names of groups of Spark jobs, and names the job in the processes that Spark has.
-        name: Of the flow, for Spark's own pages.
-        stages: What to call each stage there.
-    """
-
-    def __init__(
-        self,
-        context: SparkContext,
-        *,
-        group: str,
-        name: str,
-        parallelism: int,
-        packed_graph: bytes,
-        stages: list[str],
-    ) -> None:
+    def __init__(self, context: SparkContext, run: ClusterRun) -> None:
         self._context = context
-        self._group = group
-        self._name = name
-        self._parallelism = parallelism
-        self._stages = stages
-        conf = context.getConf()
-        self._tries = tries_of(context.master or "", conf.get)
-        self._packed = packed_graph
+        self._group = run.group
+        self._name = run.name
+        self._parallelism = run.parallelism
+        self._stages = run.stages
+        self._packed = run.packed_graph
         # Made by the first batch: Spark needs some time for them.
         self._graph: Broadcast[bytes] | None = None
         self._seed: RDD[int] | None = None
@@ -57,7 +44,14 @@ class BatchJobs:
         self._running: dict[str, None] = {}
 
     def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
-        """See `Jobs.run`. What it raises is PySpark's."""
+        """Run the orders, by stage and index; yield the result of each partition of the last stage. Blocks.
+
+        Args:
+            name: Of the run, which no other has.
+
+        Raises:
+            Exception: The run has failed, or was cancelled; PySpark's.
+        """
         context = self._context
         if context._jvm is None or context._jsc is None:
             raise WorkersError(f"Spark can't run the batch: {STOPPED}")
@@ -86,7 +80,7 @@ class BatchJobs:
         return bytes_of(rdd.mapPartitions(_encoded), f"{self._name}: {self._stages[-1]}")
 
     def _first(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Any]], Iterator[Routed]]:
-        job, graph, tries = self._group, self._broadcast(), self._tries
+        job, graph, tries = self._group, self._broadcast(), self._tries()
 
         def run(index: int, seed: Iterable[Any]) -> Iterator[Routed]:
             for _ in seed:
@@ -98,7 +92,7 @@ class BatchJobs:
         return run
 
     def _later(self, orders: Sequence[StageOrder]) -> Callable[[int, Iterable[Routed]], Iterator[Routed]]:
-        job, graph, tries = self._group, self._broadcast(), self._tries
+        job, graph, tries = self._group, self._broadcast(), self._tries()
 
         def run(index: int, routed: Iterable[Routed]) -> Iterator[Routed]:
             parcels = (parcel for _, parcel in routed)
@@ -108,25 +102,24 @@ class BatchJobs:
 
         return run
 
+    def _tries(self) -> int:
+        return tries_of(self._context.master or "", self._context.getConf().get)
+
     def _broadcast(self) -> Broadcast[bytes]:
         if self._graph is None:
             self._graph = self._context.broadcast(self._packed)
         return self._graph
 
     def cancel(self, name: str = "") -> None:
-        """See `Jobs.cancel`."""
+        """Give a run up, best effort; "": all that there are. Blocks."""
         for one in [name] if name else list(self._running):
             # If Spark is gone already, so is the run.
             with suppress(Py4JError, OSError):
                 if self._context._jsc is not None:
                     self._context.cancelJobGroup(f"{self._group}-{one}")
 
-    def lost(self) -> str:
-        """See `Jobs.lost`."""
-        return why_lost(self._context)
-
     def close(self) -> None:
-        """See `Jobs.close`."""
+        """Give back what is kept for the run. Blocks."""
         # If Spark is gone already, so are its files.
         with suppress(Py4JError, OSError):
             if self._graph is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyspark import SparkContext
 
 from crosscut.contracts.settings import Encryption, Settings
+from crosscut.driver.engine_run import Network
 from crosscut.errors import SettingsError
 from crosscut.foundation.urls import shown_url
 from crosscut.savepoints.tables import NUMBERED
@@ -185,6 +186,20 @@ def checked_host(settings: Settings, context: SparkContext) -> str:
             raise SettingsError(text)
         _warn(text)
     return address
+
+
+def checked_network(settings: Settings, context: SparkContext) -> Network:
+    """Return how the processes of a job reach each other; complain if somebody could listen."""
+    host = checked_host(settings, context)
+    is_encrypted = checked_encryption(settings, context, host)
+    return Network(
+        host=host,
+        workers_host=LOOPBACK if is_local(context) else None,
+        is_encrypted=is_encrypted,
+        # On loopback nobody but the administrator can come between.
+        seals_frames=not is_encrypted and not is_loopback(host),
+        is_local=is_local(context),
+    )
 
 
 def checked_encryption(settings: Settings, context: SparkContext, host: str) -> bool:

@@ -16,13 +16,13 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from crosscut.contracts.connectors import Sink
 from crosscut.contracts.settings import Settings
 from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.job_spec import Program
 from crosscut.errors import (
     CheckpointError,
     CrosscutError,
     JobFailedError,
 )
 from crosscut.events import JobEvent
-from crosscut.flow.flow import Flow
 from crosscut.graph.specs import JobGraph
 from crosscut.monitoring.live import Panels, kernel_shell
 from crosscut.monitoring.metrics import JobMetrics
@@ -45,7 +45,7 @@ AWAIT_EVERY_S = 0.05
 class Job:
     """A flow that was started. All methods may be called from any thread."""
 
-    def __init__(self, flow: Flow, settings: Settings, graph: JobGraph | None = None) -> None:
+    def __init__(self, flow: Program, settings: Settings, graph: JobGraph | None = None) -> None:
         self._name = flow.name
         self._checkpoint_dir = settings.store_of(flow.name)
 

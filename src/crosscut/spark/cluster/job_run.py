@@ -20,6 +20,9 @@ from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.contracts.settings import Settings
 from crosscut.driver.cuts import newest_values
 from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.engine_run import WORKERS_END_TIMEOUT_S, EngineRun, RunContext
+from crosscut.driver.job_spec import JobSpec, job_spec
+from crosscut.driver.reading_on import LOOK_EVERY_S, Answer, read_on
 from crosscut.errors import CheckpointError, FlowError, JobFailedError
 from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
@@ -42,8 +45,8 @@ from crosscut.protocol.log.recovery import Predecessor
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.engine_switch import (
     EndAsked,
-    Engine,
     EngineEnded,
+    Engines,
     StartEngine,
     StopEngine,
     Switch,
@@ -54,22 +57,14 @@ from crosscut.spark.cluster.checks import (
     check_checkpoint_dir,
     check_local_dirs_are_private,
     check_log_key_stays_here,
-    checked_encryption,
-    checked_host,
+    checked_network,
     warn_of_single_attempts,
 )
-from crosscut.spark.cluster.engine_run import (
-    WORKERS_END_TIMEOUT_S,
-    EnginePlan,
-    Ground,
-    Stretch,
-    plans_of,
-)
-from crosscut.spark.cluster.job_spec import engines_of
 from crosscut.spark.cluster.job_views import Seeing
-from crosscut.spark.cluster.reading_on import LOOK_EVERY_S, Answer, read_on
+from crosscut.spark.cluster.placing import placed
 from crosscut.spark.cluster.slots import Holding
-from crosscut.spark.data.staging import Staging
+from crosscut.spark.cluster.spark_cluster import SparkCluster
+from crosscut.spark.data.staging import Staging, staging_timeout_ms
 from crosscut.spark.data.stream_source import StreamSource
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
@@ -118,8 +113,14 @@ class Run:
         self._settings = settings
         self._checkpoint_dir = checkpoint_dir
         self._rehearsal: Rehearsal | None = None
-        self._engines = engines_of(settings) if settings.engine == "auto" else None
-        self._plans: dict[Engine, EnginePlan] = {}
+        self._engines: Engines | None = None
+        if settings.engine == "auto":
+            self._engines = Engines(
+                caught_up_at=settings.caught_up_at,
+                behind_at=settings.behind_at,
+                behind_for_ms=int(settings.milliseconds("behind_for")),
+            )
+        self._spec: JobSpec | None = None
         # That it end, as the user has asked: whichever stretch runs hears of it.
         self._asked: list[JobEvent] = []
         self._stretch_count = 0
@@ -169,50 +170,50 @@ class Run:
             CrosscutError: The job can't start; nothing has been changed.
         """
         self._context = context
+        settings = self._settings
         warn_of_single_attempts(context)
-        check_local_dirs_are_private(self._settings, context)
-        check_log_key_stays_here(context, strict=self._settings.strict)
-        self._host = checked_host(self._settings, context)
-        self._is_encrypted = checked_encryption(self._settings, context, self._host)
+        check_local_dirs_are_private(settings, context)
+        check_log_key_stays_here(context, strict=settings.strict)
+        network = checked_network(settings, context)
         self._holding = holding
-        self._slots = session.slots(context)
         check_checkpoint_dir(self._checkpoint_dir)
-        self._plans = plans_of(
-            self._graph,
-            self._compiled,
-            self._settings,
-            session.tasks_at_once(context),
-            absolute(self._checkpoint_dir),
-            self._rehearsed(),
+        store_url = absolute(self._checkpoint_dir)
+        cluster = SparkCluster(context, store_url)
+        self._spec = spec = job_spec(
+            self._name,
+            settings,
+            lambda parallelism: placed(self._compiled(parallelism), store_url, context),
+            store_url=store_url,
+            invariants=self._invariants,
+            slots=cluster.slots,
+            at_once=session.tasks_at_once(context),
+            discover_timeout_ms=staging_timeout_ms(self._graph),
+            exceptions=self._rehearsed(),
         )
-        self._graph = next(iter(self._plans.values())).graph
+        self._graph = spec.graph
         for vertex in self._graph.vertices:
             if vertex.sink is not None:
                 vertex.sink.sink.check()
             if vertex.source is not None and isinstance(vertex.source.source, StreamSource):
-                vertex.source.source.check(context)
-        self._group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
-        self._staging = Staging(
-            context,
-            name=self._name,
-            group=f"{self._group}-staging",
-            store_url=absolute(self._checkpoint_dir),
-        )
+                vertex.source.source.check()
         self.store = open_store(self._checkpoint_dir, key=log_key())
         LOGGER.info("job %r: %s", self._name, self.store.protection)
-        if self._settings.restore_from is not None:
+        group = f"crosscut-{self._name}-{secrets.token_hex(4)}"
+        if settings.restore_from is not None:
             # No job is started slower because it could begin so.
             from crosscut.spark.cluster.restoring import begin_with_savepoint
 
+            staging = Staging(context, name=self._name, group=f"{group}-staging", store_url=store_url)
             begin_with_savepoint(
-                self._settings.restore_from,
+                settings.restore_from,
                 self._name,
                 self._graph,
                 self.store,
-                self._staging,
-                self._settings,
-                next(iter(self._plans.values())).packed,
+                staging,
+                settings,
+                spec.packed,
             )
+        self._run_context = RunContext(cluster, spec, group, self.store, network)
         self.seeing = Seeing(self._name, self.metrics, actions, self._checkpoint_dir, self._settings, context)
         self._thread.start()
         try:
@@ -256,7 +257,8 @@ class Run:
         Raises:
             JobFailedError: The job could not even be started.
         """
-        driver, loop, settings = self.driver, self._loop, shown_settings(self._settings)
+        driver, loop = self.driver, self._loop
+        settings = self._spec.shown_settings if self._spec is not None else shown_settings(self._settings)
         if driver is None or loop is None:
             nothing = Watching(self._name, self._settings.parallelism, int, lambda event: None).seen()
             status = self.status()
@@ -377,7 +379,7 @@ class Run:
         """Return what writes the files of a savepoint at `path`: a process that has no secret of this one."""
         from crosscut.savepoints.child import files_by_child
 
-        packed = next(iter(self._plans.values())).packed
+        packed = self._run_context.spec.packed
         return files_by_child(path, absolute(self._checkpoint_dir), packed)
 
     def _run(self) -> None:
@@ -404,21 +406,10 @@ class Run:
 
     async def _drive(self) -> None:
         self._loop = asyncio.get_running_loop()
-        ground = Ground(
-            self._context,
-            self._name,
-            self._group,
-            self.store,
-            absolute(self._checkpoint_dir),
-            self._host,
-            self._is_encrypted,
-            self._slots,
-            self._invariants,
-        )
         seen, failpoints = Observations(), Failpoints(armed(), None)
         follows: Predecessor | None = None
         while True:
-            stretch = await self._begun(ground, seen, follows)
+            stretch = await self._begun(seen, follows)
             end = await self._over(stretch)
             driver, follows = stretch.driver, stretch.predecessor
             self.error = driver.error
@@ -440,12 +431,12 @@ class Run:
             failpoints("engine.switch")
             self._tell_switch(following, driver)
 
-    async def _begun(self, ground: Ground, seen: Observations, follows: Predecessor | None) -> Stretch:
-        engine = self._engines.engine if self._engines is not None else next(iter(self._plans))
-        plan = self._plans[engine]
+    async def _begun(self, seen: Observations, follows: Predecessor | None) -> EngineRun:
+        specs = self._run_context.spec.engines
+        spec = specs[self._engines.engine if self._engines is not None else next(iter(specs))]
         number = self._stretch_count + 1
-        stretch = Stretch(ground, number, plan.graph, plan.packed, plan.settings, self._tell, seen, follows)
-        self._graph = plan.graph
+        stretch = EngineRun(self._run_context, number, spec, self._tell, seen, follows)
+        self._graph = spec.graph
         self.driver = stretch.driver
         # In this order: whoever asks must not take the driver before for this one.
         self._stretch_count = number
@@ -459,11 +450,11 @@ class Run:
                 self.seeing.start()
         return stretch
 
-    async def _over(self, stretch: Stretch) -> EndJob:
+    async def _over(self, stretch: EngineRun) -> EndJob:
         """Wait for the end of a stretch, which may be brought about here."""
         timeout_s = None if self._engines is None else SWITCH_LOOK_S
         while (end := await stretch.ended(timeout_s)) is None:
-            news = stretch.looked()
+            news = stretch.lag()
             for effect in [] if self._engines is None or news is None else self._engines.handle(news):
                 if isinstance(effect, StopEngine):
                     LOGGER.info("job %r: goes over to the other engine: %s", self._name, effect.why)

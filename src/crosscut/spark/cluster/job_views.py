@@ -7,18 +7,18 @@ import logging
 import threading
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from crosscut.contracts.settings import Settings
 from crosscut.foundation.data_pickles import only_data
 from crosscut.monitoring.metrics import JobMetrics
+from crosscut.monitoring.status import CheckpointStatus
 from crosscut.web.answers import Actions, StateSeen
 from crosscut.web.recorder import Recorder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from crosscut.spark.cluster.job import Job
     from crosscut.spark.cluster.ui import InSparkUi
     from crosscut.web.endpoint import Endpoint
     from crosscut.web.page import Page
@@ -31,10 +31,25 @@ CELL_MAX = 1_000
 """Characters."""
 
 
+class ShownJob(Protocol):
+    """A job, as far as its page acts on it; see `Job`."""
+
+    @property
+    def checkpoint_dir(self) -> str: ...
+
+    def stop(self, timeout: float | None = None) -> bool: ...
+
+    def restart(self) -> None: ...
+
+    def checkpoint(self, timeout: float | None = None) -> CheckpointStatus: ...
+
+    def savepoint(self, path: str, timeout: float | None = None) -> str: ...
+
+
 class JobActions:
     """What the page of a job can do to it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ShownJob) -> None:
         self._job = job
         self._looking = threading.Lock()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pyspark import SparkContext
+
 from crosscut.contracts.connectors import Sink
 from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.graph.specs import JobGraph, OperatorSpec, SinkSpec, SourceSpec, Vertex
@@ -15,7 +17,7 @@ from crosscut.spark.data.python_source import PythonSource
 from crosscut.spark.data.stream_source import StreamSource
 
 
-def placed(graph: JobGraph, store_url: str) -> JobGraph:
+def placed(graph: JobGraph, store_url: str, context: SparkContext) -> JobGraph:
     """Return `graph` with DataFrames to be read from the checkpoint store, and data sources with schemas.
 
     Args:
@@ -24,20 +26,20 @@ def placed(graph: JobGraph, store_url: str) -> JobGraph:
     Raises:
         ConnectorError: The schema of a data source can't be had.
     """
-    return replace(graph, vertices=tuple(_vertex(one, store_url) for one in graph.vertices))
+    return replace(graph, vertices=tuple(_vertex(one, store_url, context) for one in graph.vertices))
 
 
-def _vertex(vertex: Vertex, store_url: str) -> Vertex:
-    chain = tuple(replace(node, spec=_spec(node.uid, node.spec, store_url)) for node in vertex.chain)
+def _vertex(vertex: Vertex, store_url: str, context: SparkContext) -> Vertex:
+    chain = tuple(replace(node, spec=_spec(node.uid, node.spec, store_url, context)) for node in vertex.chain)
     return replace(vertex, chain=chain)
 
 
-def _spec(uid: str, spec: OperatorSpec, store_url: str) -> OperatorSpec:
+def _spec(uid: str, spec: OperatorSpec, store_url: str, context: SparkContext) -> OperatorSpec:
     match spec:
         case SourceSpec(DataFrameSource() as source):
             return SourceSpec(source.placed(store_url))
         case SourceSpec(StreamSource() as source):
-            return SourceSpec(source.placed(store_url, uid))
+            return SourceSpec(source.placed(store_url, uid, context))
         case SourceSpec(PythonSource() | PlannedSource() as source):
             return SourceSpec(source.resolved())
         case SinkSpec(sink):

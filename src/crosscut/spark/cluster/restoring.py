@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from crosscut.contracts.settings import Settings
+from crosscut.driver.job_spec import committed_output
 from crosscut.foundation.data_pickles import only_data, passing_on
 from crosscut.foundation.urls import shown_url
 from crosscut.graph.specs import JobGraph
@@ -20,7 +21,6 @@ from crosscut.savepoints.manifest import Savepoint
 from crosscut.savepoints.migrations import Migrations
 from crosscut.savepoints.starting import begin_with, has_begun
 from crosscut.savepoints.tables import as_savepoint, origin_of
-from crosscut.spark.cluster.job_spec import committed_output
 from crosscut.spark.data.staging import Staging
 from crosscut.store.checkpoint_store import CheckpointStore
 

@@ -7,19 +7,19 @@ from typing import Any
 from pyspark import SparkContext
 
 from crosscut.contracts.settings import Settings
+from crosscut.driver.job_spec import Program
 from crosscut.errors import SettingsError
-from crosscut.flow.flow import Flow
 from crosscut.foundation.urls import shown_url
 from crosscut.graph.specs import JobGraph
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.spark.cluster import session
 from crosscut.spark.cluster.checks import held_slots
+from crosscut.spark.cluster.finished import status_if_finished
 from crosscut.spark.cluster.job import Job
-from crosscut.spark.cluster.job_spec import status_if_finished
 from crosscut.spark.cluster.partitions import with_partitions
 
 
-def start_job(flow: Flow, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
+def start_job(flow: Program, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
     """Start `flow`; see `Flow.start`.
 
     Args:

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.serializers import BatchedSerializer, ChunkedStream, CPickleSerializer, NoOpSerializer
 from pyspark.util import local_connect_and_auth
 
-from crosscut.errors import InternalError, WorkersError
+from crosscut.errors import WorkersError
 from crosscut.foundation.ids import AttemptId, WorkerIndex
 from crosscut.protocol.events import WorkersEnded
 from crosscut.spark.cluster import gateway
@@ -26,6 +26,10 @@ from crosscut.spark.cluster.session import is_local
 from crosscut.spark.cluster.versions import results_of
 from crosscut.worker.worker import WorkerPlan
 from crosscut.worker.worker_process import run_worker
+
+if TYPE_CHECKING:
+    # A worker loads this module, and nothing of the driver.
+    from crosscut.driver.cluster import ClusterRun
 
 GRAPH_BYTES_MAX = 256 * 1024
 """Of a graph that travels with the plan, once for each worker: Spark complains of tasks above 1,000 KiB."""
@@ -35,120 +39,61 @@ STOPPED = "the SparkContext has been stopped"
 _CHUNK_BYTES = 8 * 1024
 
 
-class SparkWorkers:
-    """The workers of one job, as one Spark job with one Spark task per worker.
+def run_workers(context: SparkContext, run: ClusterRun, plan: WorkerPlan) -> WorkersEnded:
+    """Run the workers as one Spark job, with one Spark task each; return why it is over. Blocks."""
+    ended = WorkersEnded("every worker returned")
+    try:
+        if not (lost := why_lost(context)):
+            with _graph_apart(context, plan) as (rest, graph_of):
+                _collect(context, run, rest, graph_of)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
+        ended = WorkersEnded(_shortened(str(error)))
+        lost = why_lost(context)
+    return WorkersEnded(lost, is_final=True) if lost else ended
 
-    Args:
-        name: Of the flow, for Spark's own pages.
-        group: Of Spark jobs; nobody else's.
-        post: Takes WorkersEnded when the Spark job is over; called from another thread.
+
+@contextmanager
+def _graph_apart(
+    context: SparkContext, plan: WorkerPlan
+) -> Iterator[tuple[WorkerPlan, Callable[[WorkerPlan], bytes]]]:
+    """Take a large graph out of the plan: a broadcast brings it once to each machine.
+
+    Spark writes broadcasts to files (S1): the graph alone may be there, and is deleted with the job.
     """
+    if len(plan.packed_graph) <= GRAPH_BYTES_MAX:
+        yield plan, lambda received: received.packed_graph
+        return
+    broadcast = context.broadcast(plan.packed_graph)
+    try:
+        yield replace(plan, packed_graph=b""), lambda _: broadcast.value
+    finally:
+        # If Spark is gone already, so are its files.
+        with suppress(Py4JError, OSError):
+            broadcast.destroy()
 
-    def __init__(
-        self,
-        context: SparkContext,
-        *,
-        name: str,
-        parallelism: int,
-        group: str,
-        description: str,
-        post: Callable[[WorkersEnded], None],
-    ) -> None:
-        self._context = context
-        self._name = name
-        self._parallelism = parallelism
-        self._group = group
-        self._description = description
-        self._post = post
-        self._plan: WorkerPlan | None = None
-        self._thread: threading.Thread | None = None
 
-    def provide(self, plan: WorkerPlan) -> None:
-        """Say what the workers are to run; before the first `submit`."""
-        self._plan = plan
+def _collect(
+    context: SparkContext, run: ClusterRun, plan: WorkerPlan, graph_of: Callable[[WorkerPlan], bytes]
+) -> None:
+    def work(index: int, plans: Iterable[WorkerPlan]) -> Iterable[bytes]:
+        (received,) = plans
+        task = TaskContext.get()
+        attempt = AttemptId(task.taskAttemptId() if task is not None else 0)
+        run_worker(replace(received, packed_graph=graph_of(received)), WorkerIndex(index), attempt)
+        return ()
 
-    def submit(self) -> None:
-        """Have Spark run the workers, in a thread of its own."""
-        if self._plan is None:
-            raise InternalError("workers submitted before their plan was made")
-        name = f"crosscut-spark-{self._group}"
-        self._thread = threading.Thread(target=self._run, args=(self._plan,), name=name, daemon=True)
-        self._thread.start()
-
-    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
-        """Have Spark end this attempt; a killed attempt does not count as a failure of the Spark task."""
-        threading.Thread(target=self._kill, args=(attempt,), daemon=True).start()
-
-    def _kill(self, attempt: AttemptId) -> None:
-        spark = self._context._jsc
-        try:
-            if spark is not None:
-                spark.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
-        except (Py4JError, OSError):
-            # Best effort by contract: the attempt is gone, or Spark is. Epochs keep it harmless.
-            return
-
-    def end(self, timeout_s: float) -> None:
-        """Wait for the workers to end by themselves, then have Spark end them. Blocks."""
-        thread = self._thread
-        if thread is None:
-            return
-        thread.join(timeout_s)
-        if thread.is_alive() and self._context._jsc is not None:
-            try:
-                self._context.cancelJobGroup(self._group)
-            except (Py4JError, OSError):
-                # Spark is gone already, and the workers with it.
-                return
-            thread.join(timeout_s)
-
-    def _run(self, plan: WorkerPlan) -> None:
-        ended = WorkersEnded("every worker returned")
-        try:
-            if not (lost := why_lost(self._context)):
-                with self._graph_apart(plan) as (rest, graph_of):
-                    self._collect(rest, graph_of)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
-            ended = WorkersEnded(_shortened(str(error)))
-            lost = why_lost(self._context)
-        self._post(WorkersEnded(lost, is_final=True) if lost else ended)
-
-    @contextmanager
-    def _graph_apart(self, plan: WorkerPlan) -> Iterator[tuple[WorkerPlan, Callable[[WorkerPlan], bytes]]]:
-        """Take a large graph out of the plan: a broadcast brings it once to each machine.
-
-        Spark writes broadcasts to files (S1): the graph alone may be there, and is deleted with the job.
-        """
-        if len(plan.packed_graph) <= GRAPH_BYTES_MAX:
-            yield plan, lambda received: received.packed_graph
-            return
-        broadcast = self._context.broadcast(plan.packed_graph)
-        try:
-            yield replace(plan, packed_graph=b""), lambda _: broadcast.value
-        finally:
-            # If Spark is gone already, so are its files.
-            with suppress(Py4JError, OSError):
-                broadcast.destroy()
-
-    def _collect(self, plan: WorkerPlan, graph_of: Callable[[WorkerPlan], bytes]) -> None:
-        def work(index: int, plans: Iterable[WorkerPlan]) -> Iterable[bytes]:
-            (received,) = plans
-            task = TaskContext.get()
-            attempt = AttemptId(task.taskAttemptId() if task is not None else 0)
-            run_worker(replace(received, packed_graph=graph_of(received)), WorkerIndex(index), attempt)
-            return ()
-
-        self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
-        workers = _one_for_each(self._context, plan, self._parallelism).mapPartitionsWithIndex(work)
-        with python_of_this_program(self._context):
-            # Here the RDD is made in the JVM, and takes note of the interpreter.
-            jrdd = bytes_of(workers)
-        # What RDD.collect does, but for the name of the stage: that would be a line of this file.
-        self._context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
-        served = _java(self._context).PythonRDD.collectAndServe(jrdd.rdd())
-        with results_of(served, NoOpSerializer()) as results:
-            for _ in results:
-                """Workers return nothing: this waits for their end."""
+    description = f"Crosscut: {run.name}, {run.parallelism} workers"
+    context.setJobGroup(run.group, description, interruptOnCancel=True)
+    workers = _one_for_each(context, plan, run.parallelism).mapPartitionsWithIndex(work)
+    with python_of_this_program(context):
+        # Here the RDD is made in the JVM, and takes note of the interpreter.
+        jrdd = bytes_of(workers)
+    # What RDD.collect does, but for the name of the stage: that would be a line of this file.
+    context.setLocalProperty("callSite.short", f"crosscut: {run.name}")
+    served = _java(context).PythonRDD.collectAndServe(jrdd.rdd())
+    with results_of(served, NoOpSerializer()) as results:
+        for _ in results:
+            """Workers return nothing: this waits for their end."""
 
 
 def bytes_of(rdd: RDD[bytes], name: str = "") -> Any:

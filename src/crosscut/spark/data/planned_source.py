@@ -12,7 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from crosscut.contracts.connectors import JSON, Split, SplitReader
-from crosscut.contracts.dynamic_source import Discovered, DynamicSource
+from crosscut.contracts.driver_source import DriverSource
+from crosscut.contracts.dynamic_source import Discovered
 from crosscut.errors import ConnectorError
 from crosscut.spark.data.batches import Offset, PlannedBatches, batches_of
 from crosscut.spark.data.data_source import DataSourceOf
@@ -67,7 +68,7 @@ class Plan:
         return {"batch": self.batch, "start": self.start, "end": self.end, "partition": self.partition}
 
 
-class PlannedSource(DynamicSource[Any]):
+class PlannedSource(DriverSource[Any]):
     """See `crosscut.spark.source`, with `parallel`.
 
     It is planned in the process that starts the job, where one reader is kept for all of it, as Spark has it;
@@ -89,6 +90,9 @@ class PlannedSource(DynamicSource[Any]):
     def resolved(self) -> PlannedSource:
         """Return it with its schema."""
         return PlannedSource(self.of.resolved(), as_rows=self.as_rows)
+
+    def begin(self, *, ends: bool) -> None:
+        """The reader is made when it is asked first."""
 
     def discover(self, known: JSON) -> Discovered:
         """Plan the next batch, or deal out more of the last."""

@@ -20,6 +20,7 @@ from pyspark.util import PythonEvalType
 
 from crosscut.connectors.files.staged_rows import empty_split, split_of, staged
 from crosscut.contracts.connectors import Split
+from crosscut.driver.job_spec import assignments
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.specs import JobGraph, Vertex
@@ -27,7 +28,6 @@ from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.splits.staged import BEFORE_ALL
-from crosscut.spark.cluster.job_spec import assignments
 from crosscut.spark.cluster.session import is_own
 from crosscut.spark.cluster.workers import python_of_this_program
 from crosscut.spark.data.dataframes import DataFrameSource
@@ -71,7 +71,7 @@ class Staging:
         """Deal out the splits of every source, having staged those that have to be. Blocks.
 
         Raises:
-            ConnectorError: As of `crosscut.spark.cluster.job_spec.assignments`, or a DataFrame can't be
+            ConnectorError: As of `crosscut.driver.job_spec.assignments`, or a DataFrame can't be
             staged.
         """
 

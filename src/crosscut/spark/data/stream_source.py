@@ -29,6 +29,7 @@ from crosscut.connectors.extras import required
 from crosscut.connectors.files.staged_rows import StagedRows, split_of
 from crosscut.connectors.secrets import described
 from crosscut.contracts.connectors import JSON, Split, SplitReader
+from crosscut.contracts.driver_source import DriverSource
 from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import AuthenticityError, ConnectorError
 from crosscut.foundation.durations import Duration, duration_ms
@@ -118,20 +119,29 @@ class Reading:
         return reader.load()
 
 
-class StreamSource(DynamicSource[Any]):
+class StreamSource(DriverSource[Any]):
     """See `stream`. The query runs in the process that starts the job; tasks read what it has staged.
 
     Args:
         where: A directory of this source's own; "": not known yet.
+        context: Where the query runs; None: not known yet, or this is a task.
     """
 
     discover_every = "100ms"
 
-    def __init__(self, reading: Reading, records: RecordKind, where: str = "", uid: str = "") -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        records: RecordKind,
+        where: str = "",
+        uid: str = "",
+        context: SparkContext | None = None,
+    ) -> None:
         self._reading = reading
         self._records: RecordKind = records
         self._where = where
         self._uid = uid
+        self._context = context
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._query: StreamingQuery | None = None
@@ -144,8 +154,11 @@ class StreamSource(DynamicSource[Any]):
     def __reduce__(self) -> tuple[Callable[..., StreamSource], tuple[Any, ...]]:
         return StreamSource, (self._reading, self._records, self._where, self._uid)
 
-    def placed(self, store_url: str, uid: str) -> StreamSource:
+    def placed(self, store_url: str, uid: str, context: SparkContext | None = None) -> StreamSource:
         """Return the source for a job that has its checkpoint store there.
+
+        Args:
+            context: Where the query runs; None: it can't be begun.
 
         Raises:
             ConnectorError: Spark's log can't be kept there.
@@ -158,7 +171,7 @@ class StreamSource(DynamicSource[Any]):
                 f"{shown_url(store_url)}",
                 operator=uid,
             )
-        return StreamSource(self._reading, self._records, f"{directory}/streams/{uid}", uid)
+        return StreamSource(self._reading, self._records, f"{directory}/streams/{uid}", uid, context)
 
     def describe(self) -> str:
         """Return format and options."""
@@ -166,9 +179,10 @@ class StreamSource(DynamicSource[Any]):
 
     # Found on the driver.
 
-    def check(self, context: SparkContext) -> None:
+    def check(self) -> None:
         """Raise ConnectorError if Spark can't even plan what the query is to read."""
-        self._planned(_session_of(context))
+        if self._context is not None:
+            self._planned(_session_of(self._context))
 
     def _planned(self, session: SparkSession) -> DataFrame:
         try:
@@ -182,7 +196,7 @@ class StreamSource(DynamicSource[Any]):
         check_schema(frame.schema)
         return frame
 
-    def begin(self, context: SparkContext, *, ends: bool = False) -> None:
+    def begin(self, *, ends: bool) -> None:
         """The job owns its directory: the query may run from now on.
 
         Args:
@@ -193,7 +207,8 @@ class StreamSource(DynamicSource[Any]):
         # Not cleared: who still stages for the query before must not go on.
         self._is_over = threading.Event()
         self._ends = ends
-        self._session = _session_of(context)
+        if self._context is not None:
+            self._session = _session_of(self._context)
 
     def discover(self, known: JSON) -> Discovered:
         """Deal out the batches that were staged since; begin the query, or begin it again."""

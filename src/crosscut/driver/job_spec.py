@@ -1,4 +1,4 @@
-"""From a graph and settings to what the coordinator has to know."""
+"""The job spec: graph and settings, compiled once for the coordinator, the workers and batches."""
 
 from __future__ import annotations
 
@@ -6,47 +6,38 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from crosscut.contracts.connectors import JSON, CommittedOutput, Source, Split
 from crosscut.contracts.dynamic_source import DynamicSource
-from crosscut.contracts.settings import Settings
-from crosscut.errors import ConnectorError, StoreError
-from crosscut.flow.flow import Flow
+from crosscut.contracts.invariants import Invariant
+from crosscut.contracts.settings import Settings, TriggerName
+from crosscut.driver.untried import untried_in_copies
+from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import Lineage, TaskId, VertexId
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.identity import identity_of
+from crosscut.graph.shipping import Exceptions, pack_graph
 from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import JobGraph, Vertex
+from crosscut.graph.stages import check_batches
 from crosscut.graph.together import sinks_together
+from crosscut.microbatch.output import check_sinks
 from crosscut.monitoring.job_log_lines import LOGGER
-from crosscut.monitoring.status import JobStatus, finished_status
+from crosscut.monitoring.metrics import shown_settings
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.spec import CheckpointTerms, JobTerms
-from crosscut.protocol.log.entries import CheckpointCompleted
-from crosscut.protocol.log.recovery import (
-    AlreadyFinished,
-    JobIdentity,
-    NotThisJob,
-    Predecessor,
-    claim,
-)
+from crosscut.protocol.log.recovery import JobIdentity, Predecessor
 from crosscut.protocol.messages import SplitAssignment
-from crosscut.protocol.microbatch.engine_switch import Engine, Engines
+from crosscut.protocol.microbatch.engine_switch import Engine
 from crosscut.protocol.snapshots import KnownSplits
-from crosscut.spark.cluster.checks import (
-    check_checkpoint_dir,
-    check_checkpoint_dir_is_private,
-    check_origin_is_private,
-)
-from crosscut.spark.cluster.untried import untried_in_copies
-from crosscut.store.checkpoint_store import CheckpointStore, open_store
-from crosscut.store.log_key import log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
 from crosscut.task.flow_control import UNBOUNDED_BYTES
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
 from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.lines import LogTerms
 
 SLOW_LOOK_S = 5.0
 
@@ -131,58 +122,11 @@ def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
     return tuple(found)
 
 
-def status_if_finished(flow: Flow, settings: Settings, graph: JobGraph | None = None) -> JobStatus | None:
-    """Return how the job in its checkpoint directory has finished, or None: asked before Spark is started.
-
-    Args:
-        graph: That runs; default: the flow, compiled.
-
-    Raises:
-        StoreError: The directory holds the state of another job, or its job log can't be read; or the job has
-            begun with something else than what `restore_from` names now.
-    """
-    graph = graph or flow.compile(settings.parallelism, settings.max_parallelism)
-    url = settings.store_of(flow.name)
-    check_checkpoint_dir(url)
-    check_checkpoint_dir_is_private(url, strict=settings.strict)
-    if settings.restore_from is not None:
-        check_origin_is_private(settings.restore_from, strict=settings.strict)
-    if "://" not in url and not os.path.isdir(url):
-        return None
-    store = open_store(url, create=False, key=log_key())
-    tail = store.tail()
-    found = claim(tail, _identity(graph, settings))
-    if isinstance(found, NotThisJob):
-        raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {found.reason}")
-    if not isinstance(found, AlreadyFinished):
-        return None
-    if settings.restore_from is not None:
-        _check_origin(flow, store, settings.restore_from)
-    completed = [entry for _, entry in tail if isinstance(entry, CheckpointCompleted)]
-    return finished_status(
-        flow.name, found.entry.epoch, completed[-1] if completed else None, _sources(graph)
-    )
-
-
-def _check_origin(flow: Flow, store: CheckpointStore, path: str | os.PathLike[str]) -> None:
-    from crosscut.savepoints.starting import has_begun
-    from crosscut.savepoints.tables import origin_of
-
-    try:
-        origin = origin_of(path)
-    except StoreError as error:
-        # What is gone was not edited, and the job needs nothing of it.
-        LOGGER.warning(
-            "job %r: restore_from can't be compared with what the job began with: %s", flow.name, error
-        )
-        return
-    has_begun(origin, store)
-
-
-def _identity(graph: JobGraph, settings: Settings, follows: Predecessor | None = None) -> JobIdentity:
+def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
+    """Return a new identity of the job, for a driver."""
     return JobIdentity(
-        driver=secrets.token_hex(8),
-        new_lineage=Lineage(secrets.token_hex(8)),
+        driver=_new_driver(),
+        new_lineage=_new_lineage(),
         fingerprint=graph.fingerprint,
         parallelism=graph.parallelism,
         max_parallelism=graph.max_parallelism,
@@ -191,8 +135,15 @@ def _identity(graph: JobGraph, settings: Settings, follows: Predecessor | None =
         pid=os.getpid(),
         accepts_changes=settings.accept_changes,
         is_fresh=settings.fresh,
-        follows=follows,
     )
+
+
+def _new_driver() -> str:
+    return secrets.token_hex(8)
+
+
+def _new_lineage() -> Lineage:
+    return Lineage(secrets.token_hex(8))
 
 
 def _tasks(graph: JobGraph, is_wanted: Callable[[Vertex], bool]) -> frozenset[TaskId]:
@@ -204,7 +155,7 @@ def _tasks(graph: JobGraph, is_wanted: Callable[[Vertex], bool]) -> frozenset[Ta
     )
 
 
-def _sources(graph: JobGraph) -> frozenset[TaskId]:
+def source_tasks(graph: JobGraph) -> frozenset[TaskId]:
     return _tasks(graph, lambda vertex: vertex.source is not None)
 
 
@@ -261,15 +212,6 @@ def settings_of(settings: Settings, engine: Engine, at_once: int | None) -> Sett
     return replace(settings, engine=engine, parallelism=settings.batch_parallelism or parallelism)
 
 
-def engines_of(settings: Settings) -> Engines:
-    """Return what decides which engine runs."""
-    return Engines(
-        caught_up_at=settings.caught_up_at,
-        behind_at=settings.behind_at,
-        behind_for_ms=int(settings.milliseconds("behind_for")),
-    )
-
-
 def job_terms(
     graph: JobGraph,
     settings: Settings,
@@ -277,9 +219,8 @@ def job_terms(
     *,
     awaits_verdict: bool,
     discover_timeout_ms: int = 0,
-    follows: Predecessor | None = None,
 ) -> JobTerms:
-    """Return the terms of a new driver of the job; `follows` as in `JobIdentity`."""
+    """Return the terms of a new driver of the job."""
     milliseconds = settings.milliseconds
     restart = settings.restart
     runs_in_batches = settings.engine == "micro-batch"
@@ -292,9 +233,9 @@ def job_terms(
         dynamic_sources=dynamic_sources(graph),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
-        identity=_identity(graph, settings, follows),
+        identity=identity(graph, settings),
         tasks=_tasks(graph, lambda vertex: True),
-        sources=_sources(graph),
+        sources=source_tasks(graph),
         sinks=_tasks(graph, lambda vertex: vertex.sink is not None),
         checkpoints=CheckpointTerms(
             periodic=runs_in_batches or settings.snapshot_kind()[0] != "none",
@@ -321,4 +262,154 @@ def job_terms(
         discover_timeout_ms=discover_timeout_ms,
         slots=slot_count,
         awaits_verdict=awaits_verdict,
+    )
+
+
+class Program(Protocol):
+    """What a user has written: a flow. Its class is not imported, as its `start` leads here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def invariants(self) -> tuple[Invariant, ...]: ...
+
+    def compile(self, parallelism: int, max_parallelism: int) -> JobGraph: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What runs under one engine.
+
+    Attributes:
+        packed: The graph, for the workers.
+        job: For the coordinator. Each run has an identity of its own; see `job_after`.
+        marks_every_ms: Between two latency markers.
+        records_max: Of all sources together, in one batch.
+        trigger: When a job in batches stops by itself; see `Settings`.
+    """
+
+    engine: Engine
+    graph: JobGraph
+    packed: bytes
+    job: JobTerms
+    tasks: TaskTerms
+    linger_ms: float
+    marks_every_ms: float
+    log: LogTerms
+    records_max: int
+    trigger: TriggerName
+
+    def job_after(self, follows: Predecessor | None) -> JobTerms:
+        """Return the terms for a new driver; `follows` as in `JobIdentity`."""
+        before = self.job.identity
+        claimant = replace(before, driver=_new_driver(), new_lineage=_new_lineage(), follows=follows)
+        return replace(self.job, identity=claimant)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """When a job with two engines changes from one to the other; see `Engines`."""
+
+    caught_up_at: int
+    behind_at: int
+    behind_for_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job, as it is run.
+
+    Attributes:
+        engines: Those that may run.
+        choice: Of two engines; None: there is one.
+        store_url: Of the checkpoint store, as every process finds it.
+        savepoint_timeout_s: How long a change of the engine waits for savepoints that are being written.
+        shown_settings: As text, for people.
+    """
+
+    name: str
+    engines: Mapping[Engine, EngineSpec]
+    choice: EngineChoice | None
+    invariants: tuple[Invariant, ...]
+    store_url: str
+    savepoint_timeout_s: float
+    shown_settings: Mapping[str, str]
+
+    @property
+    def graph(self) -> JobGraph:
+        """The graph at the parallelism that was asked for."""
+        return next(iter(self.engines.values())).graph
+
+    @property
+    def packed(self) -> bytes:
+        """That graph, packed."""
+        return next(iter(self.engines.values())).packed
+
+
+def job_spec(
+    name: str,
+    settings: Settings,
+    graph_of: Callable[[int], JobGraph],
+    *,
+    store_url: str,
+    invariants: Sequence[Invariant],
+    slots: int | None,
+    at_once: int | None,
+    discover_timeout_ms: int,
+    exceptions: Exceptions,
+) -> JobSpec:
+    """Compile a job.
+
+    Args:
+        graph_of: Makes the graph of a parallelism, ready to be shipped.
+        slots: That the cluster has; None: not known.
+        at_once: How many tasks are worth running at once; None: not known.
+        discover_timeout_ms: How long the sources may take to return their splits; 0: `start_timeout`.
+        exceptions: What of the user's code can't travel in the usual way.
+
+    Raises:
+        FlowError: The flow, or one of its sinks, can't run in batches.
+    """
+    engines: tuple[Engine, ...] = (
+        ("continuous", "micro-batch") if settings.engine == "auto" else (settings.engine,)
+    )
+    specs: dict[Engine, EngineSpec] = {}
+    for engine in engines:
+        own = settings_of(settings, engine, at_once)
+        graph = graph_of(own.parallelism)
+        if engine == "micro-batch":
+            check_batches(graph)
+            check_sinks(graph)
+        specs[engine] = EngineSpec(
+            engine=engine,
+            graph=graph,
+            packed=pack_graph(graph, exceptions),
+            job=job_terms(
+                graph,
+                own,
+                slots,
+                awaits_verdict=any(one.on_broken == "stop" for one in invariants),
+                discover_timeout_ms=discover_timeout_ms,
+            ),
+            tasks=batch_terms(own) if engine == "micro-batch" else task_terms(own),
+            linger_ms=own.milliseconds("linger"),
+            marks_every_ms=own.milliseconds("latency_interval"),
+            log=LogTerms(name, own.log_level, own.log_format),
+            records_max=own.batch_records_max,
+            trigger=own.trigger,
+        )
+    choice = EngineChoice(
+        caught_up_at=settings.caught_up_at,
+        behind_at=settings.behind_at,
+        behind_for_ms=int(settings.milliseconds("behind_for")),
+    )
+    return JobSpec(
+        name=name,
+        engines=specs,
+        choice=choice if settings.engine == "auto" else None,
+        invariants=tuple(invariants),
+        store_url=store_url,
+        savepoint_timeout_s=settings.milliseconds("checkpoint_timeout") / 1_000,
+        shown_settings=shown_settings(settings),
     )

@@ -6,36 +6,32 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pyspark import SparkContext
-
 from crosscut.contracts.connectors import JSON
+from crosscut.contracts.driver_source import DriverSource
 from crosscut.contracts.settings import TriggerName
 from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph
 from crosscut.microbatch.one_by_one import OneByOne
 from crosscut.protocol.log.entries import CheckpointCompleted
-from crosscut.spark.data.planned_source import PlannedSource
-from crosscut.spark.data.stream_source import StreamSource
 
 _LOG = logging.getLogger("crosscut")
 
 
-class ToldSources:
+class SourceNotices:
     """Those of one graph. What may block is done in a thread, one thing after the other."""
 
     def __init__(self, name: str, graph: JobGraph) -> None:
-        self._sources: dict[VertexId, PlannedSource | StreamSource] = {}
+        self._sources: dict[VertexId, DriverSource[Any]] = {}
         for vertex in graph.vertices:
             source = vertex.source.source if vertex.source is not None else None
-            if isinstance(source, PlannedSource | StreamSource):
+            if isinstance(source, DriverSource):
                 self._sources[VertexId(vertex.vertex_id)] = source
         self._calls = OneByOne(f"crosscut-sources-{name}") if self._sources else None
 
-    def begin(self, context: SparkContext, trigger: TriggerName) -> None:
+    def begin(self, trigger: TriggerName) -> None:
         """The job owns its directory."""
         for source in self._sources.values():
-            if isinstance(source, StreamSource):
-                source.begin(context, ends=trigger == "available_now")
+            source.begin(ends=trigger == "available_now")
 
     def completed(self, entry: CheckpointCompleted) -> None:
         """A checkpoint is complete; returns at once."""

@@ -1,0 +1,37 @@
+"""Sources that keep something open on the driver while a job runs, such as a query of Spark."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+from crosscut.contracts.connectors import JSON
+from crosscut.contracts.dynamic_source import DynamicSource
+from crosscut.foundation.type_variables import Record
+
+
+class DriverSource(DynamicSource[Record]):
+    """A dynamic source that the driver notifies of the life of its job."""
+
+    @abstractmethod
+    def begin(self, *, ends: bool) -> None:
+        """The job owns its checkpoint directory.
+
+        With `engine="auto"` the driver calls this again, after `stop`, each time it starts an engine.
+
+        Args:
+            ends: The source reads what is there when it begins, and then ends.
+        """
+
+    @abstractmethod
+    def completed(self, known: JSON, unread: Iterable[JSON]) -> None:
+        """A checkpoint is complete. May block; the driver makes one call at a time, in a thread.
+
+        Args:
+            known: What `discover` had returned by then.
+            unread: The details of the splits that are not read to their end.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """The run of the job is over. May block; no call follows, but for another `begin`."""

@@ -1,0 +1,232 @@
+"""One engine run of a job: from the claim of an epoch to its end. `engine="auto"` has several."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crosscut.driver.cluster import Cluster, ClusterRun
+from crosscut.driver.cluster_workers import ClusterBatches, ClusterWorkers
+from crosscut.driver.driver import CoordinatorDriver
+from crosscut.driver.invariants import InvariantChecker
+from crosscut.driver.job_spec import EngineSpec, JobSpec, committed_output
+from crosscut.driver.source_notices import SourceNotices
+from crosscut.events import JobEvent as WatchedEvent
+from crosscut.foundation.ids import Epoch
+from crosscut.graph.stages import stages_of
+from crosscut.host.clock import SystemClock
+from crosscut.host.failpoints import Failpoints, armed
+from crosscut.microbatch.driver_workers import BatchWorkers
+from crosscut.monitoring.status import Observations
+from crosscut.monitoring.worker_logs import WorkerLines
+from crosscut.net.connections import Credentials
+from crosscut.net.encryption import make_certificate
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.events import JobEvent
+from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.log.recovery import Predecessor
+from crosscut.protocol.microbatch.engine_switch import EngineEvent, LagSeen, behind
+from crosscut.store.checkpoint_store import CheckpointStore
+from crosscut.task.discovery import found_in
+from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
+from crosscut.worker.worker import WorkerPlan
+
+WORKERS_END_TIMEOUT_S = 5.0
+LAST_CUT_TIMEOUT_S = 10.0
+"""How long the end of a job waits for the invariants of its last cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How the processes of a job reach each other.
+
+    Attributes:
+        host: That the driver listens on.
+        workers_host: That workers listen on; None: each on its own address.
+        seals_frames: Whether each frame has a MAC: without TLS, where somebody could change frames.
+        is_local: All processes are on this machine, and workers write to the standard error of this one.
+    """
+
+    host: str
+    workers_host: str | None
+    is_encrypted: bool
+    seals_frames: bool
+    is_local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What all engine runs of a job share.
+
+    Attributes:
+        group: Begins the names of what the cluster runs.
+    """
+
+    cluster: Cluster
+    spec: JobSpec
+    group: str
+    store: CheckpointStore
+    network: Network
+
+
+class EngineRun:
+    """See the module. Everything but `post` is called on the loop of the job.
+
+    Args:
+        number: Of the run in its job.
+        tell: Takes the events for listeners.
+        seen: What was seen of the job in the runs before.
+        follows: The run before; None: there was none.
+
+    Attributes:
+        driver: Acts for the coordinator.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        number: int,
+        spec: EngineSpec,
+        tell: Callable[[WatchedEvent], None],
+        seen: Observations,
+        follows: Predecessor | None,
+    ) -> None:
+        self._context = context
+        self._spec = spec
+        job, network, store = context.spec, context.network, context.store
+        is_batches = spec.engine == "micro-batch"
+        self._run = ClusterRun(
+            name=job.name,
+            # A group that is cancelled late must not take the next run with it.
+            group=f"{context.group}-{number}",
+            parallelism=spec.graph.parallelism,
+            packed_graph=spec.packed,
+            stages=tuple(", ".join(one) for one in stages_of(spec.graph)) if is_batches else (),
+        )
+        self._loop = asyncio.get_running_loop()
+        self._failpoints = armed()
+        self._credentials = Credentials(
+            secrets.token_bytes(SECRET_BYTES),
+            secrets.token_bytes(JOB_BYTES),
+            make_certificate() if network.is_encrypted else None,
+            spec.job.heartbeat_timeout_ms,
+            seals_frames=network.seals_frames,
+        )
+        workers = ClusterWorkers(context.cluster, self._run, self.post)
+        self._supply = self._batch_workers() if is_batches else workers
+        self._checker = InvariantChecker(job.invariants, spec.graph, store, self.post)
+        self._notices = SourceNotices(job.name, spec.graph)
+        terms = spec.job_after(follows)
+        self._identity = terms.identity.driver
+        graph = spec.graph
+        self.driver = CoordinatorDriver(
+            name=job.name,
+            terms=terms,
+            store=store,
+            credentials=self._credentials,
+            supply=self._supply,
+            discover=lambda epoch: context.cluster.discover(self._run, graph, epoch),
+            look=lambda: committed_output(graph),
+            find=lambda source, known: found_in(graph, source, known),
+            failpoints=Failpoints(self._failpoints, None),
+            invariants=self._checker,
+            tell=tell,
+            lines=WorkerLines(job.name, are_seen=network.is_local),
+            progress_of=None if is_batches else graph,
+            seen=seen,
+            completed=self._notices.completed,
+        )
+
+    async def start(self) -> None:
+        """Claim an epoch, and return when that has been done, or could not."""
+        if isinstance(self._supply, BatchWorkers):
+            self._supply.provide(self.driver)
+        else:
+            port = await self.driver.listen(self._context.network.host)
+            self._supply.provide(self._worker_plan(port))
+        self.driver.start()
+        await self.driver.claimed
+        if not self.driver.ended.done():
+            self._notices.begin(self._spec.trigger)
+
+    async def ended(self, timeout_s: float | None = None) -> EndJob | None:
+        """Wait for the end; return how it has ended, None if it has not in time."""
+        await asyncio.wait([self.driver.ended], timeout=timeout_s)
+        return self.driver.ended.result() if self.driver.ended.done() else None
+
+    @property
+    def predecessor(self) -> Predecessor:
+        """This run, which has ended, for the one that follows."""
+        return Predecessor(self._identity, Epoch(self.driver.status().epoch))
+
+    async def close(self) -> None:
+        """End what the cluster runs, and all that asks for it."""
+        if isinstance(self._supply, BatchWorkers):
+            self._supply.give_up()
+        else:
+            await self._supply.ended(WORKERS_END_TIMEOUT_S)
+        await self._cluster_ended()
+        if isinstance(self._supply, BatchWorkers):
+            await self._supply.close(WORKERS_END_TIMEOUT_S)
+        await self._loop.run_in_executor(None, self._checker.close, LAST_CUT_TIMEOUT_S)
+        await self._loop.run_in_executor(None, self._notices.close, WORKERS_END_TIMEOUT_S)
+
+    async def _cluster_ended(self) -> None:
+        over = asyncio.Event()
+
+        def ended() -> None:
+            self._loop.call_soon_threadsafe(over.set)
+
+        self._context.cluster.end(self._run, ended)
+        await over.wait()
+
+    def post(self, event: JobEvent) -> None:
+        """Post an event to this run, from any thread; a later run does not receive it."""
+        try:
+            self.driver.post(event)
+        except RuntimeError:
+            # The loop has ended, and so has the job.
+            return
+
+    def lag(self) -> EngineEvent | None:
+        """Return how far behind the job is, as far as there is news of it."""
+        if isinstance(self._supply, BatchWorkers):
+            return self._supply.newest.visible
+        status = self.driver.status()
+        if status.phase != Phase.RUNNING.name.lower():
+            return None
+        now_ms = SystemClock().monotonic_ns() // 1_000_000
+        return LagSeen(now_ms, behind(one.lag for one in status.tasks if one.task in self._spec.job.sources))
+
+    def _batch_workers(self) -> BatchWorkers:
+        context, spec = self._context, self._spec
+        return BatchWorkers(
+            ClusterBatches(context.cluster, self._run),
+            name=context.spec.name,
+            graph=spec.graph,
+            store=context.store,
+            store_url=context.spec.store_url,
+            terms=spec.tasks,
+            records_max=spec.records_max,
+            trigger=spec.trigger,
+            failpoints=self._failpoints,
+        )
+
+    def _worker_plan(self, port: int) -> WorkerPlan:
+        context, spec = self._context, self._spec
+        return WorkerPlan(
+            credentials=self._credentials,
+            coordinator_host=context.network.host,
+            coordinator_port=port,
+            bind_host=context.network.workers_host,
+            packed_graph=spec.packed,
+            store_url=context.spec.store_url,
+            terms=spec.tasks,
+            linger_ms=spec.linger_ms,
+            marks_every_ms=spec.marks_every_ms,
+            heartbeat_timeout_ms=spec.job.heartbeat_timeout_ms,
+            failpoints=self._failpoints,
+            log=spec.log,
+        )

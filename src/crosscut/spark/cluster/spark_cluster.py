@@ -1,0 +1,162 @@
+"""Spark as the cluster of a job: its tasks run in Spark tasks, started from threads of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from crosscut.driver.cluster import ClusterRun
+from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.ports import RunOutcome
+from crosscut.microbatch.stage import StageOrder
+from crosscut.protocol.events import WorkersEnded
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.spark.cluster import session
+from crosscut.spark.cluster.batch_job import BatchJobs
+from crosscut.spark.cluster.workers import run_workers, why_lost
+from crosscut.spark.data.staging import Staging
+from crosscut.worker.worker import WorkerPlan
+
+END_TIMEOUT_S = 5.0
+"""How long the end of a run waits for each of its Spark jobs, which has been cancelled."""
+
+
+class SparkCluster:
+    """See `Cluster`.
+
+    Args:
+        store_url: Of the checkpoint store, absolute: DataFrames are staged there.
+    """
+
+    def __init__(self, context: SparkContext, store_url: str) -> None:
+        self._context = context
+        self._store_url = store_url
+        self._slots = session.slots(context)
+        self._lock = threading.Lock()
+        self._runs: dict[str, _Running] = {}
+
+    @property
+    def slots(self) -> int | None:
+        """See `Cluster.slots`."""
+        return self._slots
+
+    def discover(self, run: ClusterRun, graph: JobGraph, epoch: Epoch) -> tuple[SplitAssignment, ...]:
+        """See `Cluster.discover`."""
+        return self._running(run).staging.assignments(graph, epoch)
+
+    def submit(self, run: ClusterRun, plan: WorkerPlan, ended: Callable[[WorkersEnded], None]) -> None:
+        """See `Cluster.submit`."""
+        self._running(run).start(
+            f"crosscut-spark-{run.group}", lambda: ended(run_workers(self._context, run, plan))
+        )
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        """See `Cluster.replace`. A killed attempt does not count as a failure of the Spark task."""
+        threading.Thread(target=self._kill, args=(attempt,), daemon=True).start()
+
+    def run_batch(
+        self,
+        run: ClusterRun,
+        batch: str,
+        orders: Sequence[Sequence[StageOrder]],
+        description: str,
+        returned: Callable[[bytes], None],
+        ended: Callable[[RunOutcome], None],
+    ) -> None:
+        """See `Cluster.run_batch`."""
+        running = self._running(run)
+
+        def work() -> None:
+            outcome = RunOutcome()
+            try:
+                for data in running.batches.run(batch, orders, description):
+                    returned(data)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
+                outcome = RunOutcome(str(error) or type(error).__name__, why_lost(self._context))
+            ended(outcome)
+
+        running.start(f"crosscut-batch-{batch}", work)
+
+    def cancel(self, run: ClusterRun, batch: str) -> None:
+        """See `Cluster.cancel`."""
+        with self._lock:
+            running = self._runs.get(run.group)
+        if running is not None:
+            threading.Thread(target=running.batches.cancel, args=(batch,), daemon=True).start()
+
+    def end(self, run: ClusterRun, ended: Callable[[], None]) -> None:
+        """See `Cluster.end`."""
+        with self._lock:
+            running = self._runs.pop(run.group, None)
+        if running is None:
+            ended()
+            return
+        threading.Thread(
+            target=partial(running.end, ended), name=f"crosscut-end-{run.group}", daemon=True
+        ).start()
+
+    def _running(self, run: ClusterRun) -> _Running:
+        with self._lock:
+            if run.group not in self._runs:
+                self._runs[run.group] = _Running(self._context, run, self._store_url)
+            return self._runs[run.group]
+
+    def _kill(self, attempt: AttemptId) -> None:
+        spark = self._context._jsc
+        try:
+            if spark is not None:
+                spark.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
+        except (Py4JError, OSError):
+            # Best effort by contract: the attempt is gone, or Spark is. Epochs keep it harmless.
+            return
+
+
+class _Running:
+    """What Spark runs for one engine run, and the threads that wait for it."""
+
+    def __init__(self, context: SparkContext, run: ClusterRun, store_url: str) -> None:
+        self._context = context
+        self._group = run.group
+        # What is cancelled there never runs again, so each engine run has its own.
+        self.staging = Staging(context, name=run.name, group=f"{run.group}-staging", store_url=store_url)
+        self.batches = BatchJobs(context, run)
+        self._threads: set[threading.Thread] = set()
+
+    def start(self, name: str, work: Callable[[], None]) -> None:
+        """Do `work`, which waits for a Spark job, in a thread."""
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def end(self, ended: Callable[[], None]) -> None:
+        """Cancel whatever still runs, and wait for it."""
+        try:
+            self.staging.cancel()
+            self.batches.cancel()
+            threads = list(self._threads)
+            if threads and self._context._jsc is not None:
+                self._cancel_workers()
+            for thread in threads:
+                thread.join(END_TIMEOUT_S)
+            self.batches.close()
+        finally:
+            ended()
+
+    def _cancel_workers(self) -> None:
+        try:
+            self._context.cancelJobGroup(self._group)
+        except (Py4JError, OSError):
+            # Spark is gone already, and the workers with it.
+            return
