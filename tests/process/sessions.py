@@ -69,7 +69,7 @@ def main(directory: Path) -> None:
     report("their dead one", error=refusal(last, context))
     last.open_gate()
     job = last.start()
-    report("again", **end_of(job), own=is_own(job._run._context))
+    report("again", **end_of(job), own=is_own(job._run._context.cluster._context))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Payments(cc.KeyedProcess[int, int]):
 
 def document_of(job: Any, path: str = "api/job") -> Any:
     token = job.page.partition("#")[2]
-    address = job._run.seeing.page.address
+    address = job._seeing.page.address
     request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         content = answer.read()
@@ -158,7 +158,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
     )
     job = started.flow(flow, settings)
     # The browser comes through the proxy, under its path and name, all the time.
-    proxy.target = job._run.seeing.page.port
+    proxy.target = job._seeing.page.port
     assert job.page.startswith(proxy.url)
     told: list[Any] = []
     job.on_event(told.append)

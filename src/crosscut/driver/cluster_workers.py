@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from crosscut.driver.cluster import Cluster, ClusterRun
 from crosscut.errors import InternalError
 from crosscut.foundation.ids import AttemptId, WorkerIndex
+from crosscut.host.calls import call_on
 from crosscut.microbatch.ports import RunOutcome
 from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.events import WorkersEnded
@@ -43,11 +44,7 @@ class ClusterWorkers:
 
         def note(event: WorkersEnded) -> None:
             self._post(event)
-            try:
-                self._loop.call_soon_threadsafe(ended.set)
-            except RuntimeError:
-                # The loop has ended, and so has the job.
-                return
+            call_on(self._loop, ended.set)
 
         self._cluster.submit(self._run, self._plan, note)
 

@@ -22,7 +22,7 @@ from crosscut.errors import CrosscutError
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import AttemptId, Epoch, VertexId, WorkerIndex
 from crosscut.graph.specs import JobGraph
-from crosscut.host.calls import Calls, StartThread, start_thread
+from crosscut.host.calls import Calls, StartThread, call_on, start_thread
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints
 from crosscut.monitoring.job_log_lines import LOGGER, Journal, Line
@@ -212,7 +212,7 @@ class CoordinatorDriver:
 
     def post(self, event: JobEvent) -> None:
         """Hand an event in, from any thread."""
-        self._loop.call_soon_threadsafe(self._handle, event)
+        call_on(self._loop, self._handle, event)
 
     def status(self) -> JobStatus:
         """Return the present status of the job."""

@@ -16,6 +16,7 @@ from crosscut.driver.source_notices import SourceNotices
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import Epoch
 from crosscut.graph.stages import stages_of
+from crosscut.host.calls import call_on
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
 from crosscut.microbatch.driver_workers import BatchWorkers
@@ -23,11 +24,10 @@ from crosscut.monitoring.status import Observations
 from crosscut.monitoring.worker_logs import WorkerLines
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import make_certificate
-from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import JobEvent
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.log.recovery import Predecessor
-from crosscut.protocol.microbatch.engine_switch import EngineEvent, LagSeen, behind
+from crosscut.protocol.microbatch.engine_switch import BatchVisible, LagSeen, behind
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -146,15 +146,12 @@ class EngineRun:
         else:
             port = await self.driver.listen(self._context.network.host)
             self._supply.provide(self._worker_plan(port))
-        self.driver.start()
+        if not self.driver.ended.done():
+            # It was not cancelled meanwhile.
+            self.driver.start()
         await self.driver.claimed
         if not self.driver.ended.done():
             self._notices.begin(self._spec.trigger)
-
-    async def ended(self, timeout_s: float | None = None) -> EndJob | None:
-        """Wait for the end; return how it has ended, None if it has not in time."""
-        await asyncio.wait([self.driver.ended], timeout=timeout_s)
-        return self.driver.ended.result() if self.driver.ended.done() else None
 
     @property
     def predecessor(self) -> Predecessor:
@@ -177,20 +174,16 @@ class EngineRun:
         over = asyncio.Event()
 
         def ended() -> None:
-            self._loop.call_soon_threadsafe(over.set)
+            call_on(self._loop, over.set)
 
         self._context.cluster.end(self._run, ended)
         await over.wait()
 
     def post(self, event: JobEvent) -> None:
         """Post an event to this run, from any thread; a later run does not receive it."""
-        try:
-            self.driver.post(event)
-        except RuntimeError:
-            # The loop has ended, and so has the job.
-            return
+        self.driver.post(event)
 
-    def lag(self) -> EngineEvent | None:
+    def lag(self) -> BatchVisible | LagSeen | None:
         """Return how far behind the job is, as far as there is news of it."""
         if isinstance(self._supply, BatchWorkers):
             return self._supply.newest.visible

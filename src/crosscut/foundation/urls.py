@@ -97,3 +97,8 @@ def _secrets_in(url: str) -> set[str]:
     found |= {unquote(one) for one in found}
     found |= {piece for one in found for piece in one.split("/")}
     return {one for one in found if len(one) >= _SECRET_BYTES_MIN}
+
+
+def absolute(url: str) -> str:
+    """Return a directory as every process finds it."""
+    return url if "://" in url else os.path.abspath(url)

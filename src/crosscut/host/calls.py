@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,6 +22,15 @@ def start_thread(work: Callable[[], None], name: str) -> None:
     It is a daemon, so that a call that never returns does not keep the process from ending.
     """
     threading.Thread(target=work, name=name, daemon=True).start()
+
+
+def call_on(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+    """Have `loop` call `function` soon, from any thread; a loop that has ended calls nothing."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        # It is closed, so what it ran is over.
+        return
 
 
 def name_of(function: Callable[..., object]) -> str:

@@ -20,6 +20,7 @@ from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, TaskId, Vert
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
 from crosscut.graph.together import sinks_together
+from crosscut.host.calls import call_on
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.microbatch.host_cache import remove_host_parts
 from crosscut.microbatch.newest import NewestBatch
@@ -167,7 +168,7 @@ class BatchWorkers:
         self._is_over = True
         if self._output is not None:
             closed, closing = asyncio.Event(), self._calls.add(self._output.close)
-            closing.add_done_callback(lambda _: self._on_loop(closed.set))
+            closing.add_done_callback(lambda _: call_on(self._loop, closed.set))
             try:
                 async with asyncio.timeout(timeout_s):
                     await closed.wait()
@@ -230,14 +231,7 @@ class BatchWorkers:
 
     def _post(self, event: on.BatchEvent) -> None:
         """Take an event from another thread."""
-        self._on_loop(self._handle, event)
-
-    def _on_loop(self, call: Callable[..., object], *args: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            # The loop has ended, and so has the job.
-            return
+        call_on(self._loop, self._handle, event)
 
     def _handle(self, event: on.BatchEvent) -> None:
         # An effect may cause an event at once; it waits its turn.
@@ -508,7 +502,7 @@ class BatchWorkers:
         if self._is_over:
             return
         if outcome.lost:
-            self._on_loop(self._speaker.post, WorkersEnded(outcome.lost, is_final=True))
+            call_on(self._loop, self._speaker.post, WorkersEnded(outcome.lost, is_final=True))
             return
         text = "\n".join(outcome.error.splitlines()[:4])[:2_000]
         self._post(on.RunEnded(epoch, n, run, given_up(text)))

@@ -9,21 +9,20 @@ from collections.abc import Callable, Generator
 from dataclasses import asdict
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from crosscut.contracts.connectors import Sink
-from crosscut.contracts.settings import Settings
 from crosscut.driver.driver import CoordinatorDriver
-from crosscut.driver.job_spec import Program
+from crosscut.driver.engine_run import RunContext
+from crosscut.driver.running_job import RunningJob
 from crosscut.errors import (
     CheckpointError,
     CrosscutError,
     JobFailedError,
 )
 from crosscut.events import JobEvent
-from crosscut.graph.specs import JobGraph
+from crosscut.foundation.urls import absolute
 from crosscut.monitoring.live import Panels, kernel_shell
 from crosscut.monitoring.metrics import JobMetrics
 from crosscut.monitoring.status import CheckpointStatus, JobStatus, WorkerStatus
@@ -34,9 +33,7 @@ from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Part
 from crosscut.savepoints.writing import WriteFiles
 from crosscut.spark.cluster.endings import failure_of, plain_interrupts
-from crosscut.spark.cluster.job_run import Run, absolute
-from crosscut.spark.cluster.job_views import JobActions
-from crosscut.spark.cluster.slots import Holding
+from crosscut.spark.cluster.job_views import Seeing
 
 STOP_ON_INTERRUPT_S = 20.0
 AWAIT_EVERY_S = 0.05
@@ -45,17 +42,12 @@ AWAIT_EVERY_S = 0.05
 class Job:
     """A flow that was started. All methods may be called from any thread."""
 
-    def __init__(self, flow: Program, settings: Settings, graph: JobGraph | None = None) -> None:
-        self._name = flow.name
-        self._checkpoint_dir = settings.store_of(flow.name)
-
-        def compiled(parallelism: int) -> JobGraph:
-            if graph is not None and parallelism == graph.parallelism:
-                return graph
-            return flow.compile(parallelism, settings.max_parallelism)
-
-        self._run = Run(flow.name, compiled, flow.invariants, settings, self._checkpoint_dir)
-        self._panels = Panels(flow.name, self._looks_like, self._run.ended)
+    def __init__(self, name: str, checkpoint_dir: str, run: RunningJob) -> None:
+        self._name = name
+        self._checkpoint_dir = checkpoint_dir
+        self._run = run
+        self._seeing: Seeing | None = None
+        self._panels = Panels(name, self._looks_like, run.ended)
 
     # What the user asks.
 
@@ -163,13 +155,12 @@ class Job:
 
         The page stays after the end of the job, until `close_page` or the end of the program.
         """
-        seeing = self._run.seeing
-        return seeing.link if seeing is not None else ""
+        return self._seeing.link if self._seeing is not None else ""
 
     def close_page(self) -> None:
         """Close the port of the job's page, if there is one."""
-        if self._run.seeing is not None:
-            self._run.seeing.close_page()
+        if self._seeing is not None:
+            self._seeing.close_page()
 
     def on_event(self, listener: Callable[[JobEvent], object]) -> None:
         """Have `listener` called with whatever happens to the job: see `crosscut.events`.
@@ -295,7 +286,7 @@ class Job:
         def write(checkpoint: CheckpointCompleted) -> None:
             store = self._run.store
             claim = claims_in([entry for _, entry in store.tail(1)])[-1]
-            files = self._run.write_files(directory)
+            files = self.write_files(directory)
             write_savepoint(directory, checkpoint, claim, store.read_part, write_files=files)
 
         self._run.ask(
@@ -339,8 +330,10 @@ class Job:
         return checkpoint, claims_in(tail)[-1]
 
     def write_files(self, path: str) -> WriteFiles:
-        """Return what writes the files of a savepoint of this job at `path`."""
-        return self._run.write_files(path)
+        """Return what writes the files of a savepoint of this job at `path`: a process without its secret."""
+        from crosscut.savepoints.child import files_by_child
+
+        return files_by_child(path, absolute(self._checkpoint_dir), self._run.packed_graph)
 
     def read_part(self, part: Part) -> bytes:
         """Return the verified bytes of a part of a checkpoint.
@@ -353,7 +346,7 @@ class Job:
     def _last_as_savepoint(self, directory: str) -> None:
         from crosscut.savepoints.writing import write_savepoint
 
-        files = self._run.write_files(directory)
+        files = self.write_files(directory)
         write_savepoint(directory, *self.last_checkpoint(), self.read_part, write_files=files)
 
     def stop(self, timeout: float | None = None, *, savepoint: str | os.PathLike[str] | None = None) -> bool:
@@ -442,26 +435,17 @@ class Job:
 
     # How it runs.
 
-    def finished_before(self, status: JobStatus) -> Job:
-        """Be a job that had nothing to do, without Spark; it has this status."""
-        self._run.had_ended(status)
-        return self
+    def begin(self, context: RunContext, seeing: Seeing, released: Callable[[], None]) -> Job:
+        """Start, and return once the job owns its checkpoint directory.
 
-    def rehearse(self) -> None:
-        """Begin to try what is sent to the workers, while Spark starts.
-
-        Raises:
-            FlowError: Something can't be sent.
-        """
-        self._run.rehearse()
-
-    def begin(self, context: SparkContext, holding: Holding) -> Job:
-        """Start in Spark, and return once the job owns its checkpoint directory.
+        Args:
+            released: Called at the end, when the job needs the cluster no more.
 
         Raises:
             CrosscutError: The job can't start; nothing has been changed.
         """
-        self._run.begin(context, holding, JobActions(self))
+        self._seeing = seeing
+        self._run.start(context, seeing, released)
         if self._run.end is not None and self._run.end.outcome in ("failed", "fenced"):
             try:
                 self._raise_if_failed()

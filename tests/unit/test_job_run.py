@@ -1,0 +1,382 @@
+"""What a job runs: every event in every phase, and what no order of events may lead to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from crosscut.foundation.ids import CheckpointId
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.events import CancelRequested, StopRequested
+from crosscut.protocol.job import job_run
+from crosscut.protocol.job.job_run import (
+    TRANSITIONS,
+    AnnounceEnd,
+    AnnounceOwned,
+    AnnounceSwitch,
+    CloseEngine,
+    EndRequested,
+    EndRun,
+    EngineRunClosed,
+    EngineRunEnded,
+    EpochOwned,
+    JobBroken,
+    JobRun,
+    JobStarted,
+    PostToEngine,
+    RunEffect,
+    RunEvent,
+    RunPhase,
+    RunTurn,
+    StartEngine,
+)
+from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.microbatch.engine_switch import BatchVisible, Engines, LagSeen, StopEngine
+
+STOPPED, FINISHED, FAILED = EndJob("stopped"), EndJob("finished"), EndJob("failed", FailureCause("E", "why"))
+BROKEN = FailureCause("OSError", "disk")
+STOP, CANCEL = EndRequested(StopRequested()), EndRequested(CancelRequested())
+CAUGHT_UP = BatchVisible(CheckpointId(1), 0, is_drained=False)
+WHY = "0 records wait after batch 1"
+
+
+def auto() -> JobRun:
+    return JobRun("continuous", Engines(caught_up_at=10, behind_at=1_000, behind_for_ms=0))
+
+
+def led_to(phase: RunPhase) -> JobRun:
+    """Return a run of a job with two engines that is there."""
+    paths: Mapping[RunPhase, list[RunEvent]] = {
+        RunPhase.NEW: [],
+        RunPhase.STARTING: [JobStarted()],
+        RunPhase.RUNNING: [JobStarted(), EpochOwned()],
+        RunPhase.SWITCHING: [JobStarted(), EpochOwned(), CAUGHT_UP],
+        RunPhase.ENDING: [JobStarted(), EpochOwned(), STOP],
+        RunPhase.BETWEEN: [JobStarted(), EpochOwned(), CAUGHT_UP, EngineRunEnded(STOPPED)],
+        RunPhase.CLOSING: [JobStarted(), EpochOwned(), EngineRunEnded(FINISHED)],
+        RunPhase.OVER: [JobStarted(), EpochOwned(), EngineRunEnded(FINISHED), EngineRunClosed()],
+    }
+    run = auto()
+    for event in paths[phase]:
+        run.handle(event)
+    assert run.phase is phase
+    return run
+
+
+def start(number: int, engine: job_run.Engine = "micro-batch") -> StartEngine:
+    return StartEngine(number, engine)
+
+
+def last(end: EndJob) -> list[RunEffect]:
+    return [AnnounceEnd(end), CloseEngine(is_last=True)]
+
+
+def broken() -> list[RunEffect]:
+    end = EndJob("failed", BROKEN)
+    return [AnnounceEnd(end), EndRun(end)]
+
+
+P = RunPhase
+Row = tuple[RunEvent, RunPhase, list[RunEffect]]
+"""An event, the phase that follows, and the effects."""
+
+TABLE: Mapping[RunPhase, list[Row]] = {
+    P.NEW: [
+        (JobStarted(), P.STARTING, [start(1)]),
+        (EpochOwned(), P.NEW, []),
+        # The engine run that follows is told.
+        (STOP, P.NEW, []),
+        (CANCEL, P.NEW, []),
+        (CAUGHT_UP, P.NEW, []),
+        (LagSeen(0, 5_000), P.NEW, []),
+        (EngineRunEnded(STOPPED), P.NEW, []),
+        (EngineRunEnded(FAILED), P.NEW, []),
+        (EngineRunClosed(), P.NEW, []),
+        (JobBroken(BROKEN), P.OVER, broken()),
+    ],
+    P.STARTING: [
+        (JobStarted(), P.STARTING, []),
+        (EpochOwned(), P.RUNNING, [AnnounceOwned()]),
+        (STOP, P.ENDING, [PostToEngine(StopRequested())]),
+        (CANCEL, P.ENDING, [PostToEngine(CancelRequested())]),
+        (CAUGHT_UP, P.STARTING, []),
+        (LagSeen(0, 5_000), P.STARTING, []),
+        (EngineRunEnded(STOPPED), P.CLOSING, last(STOPPED)),
+        (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
+        (EngineRunClosed(), P.STARTING, []),
+        (JobBroken(BROKEN), P.OVER, broken()),
+    ],
+    P.RUNNING: [
+        (JobStarted(), P.RUNNING, []),
+        (EpochOwned(), P.RUNNING, []),
+        (STOP, P.ENDING, [PostToEngine(StopRequested())]),
+        (CANCEL, P.ENDING, [PostToEngine(CancelRequested())]),
+        (CAUGHT_UP, P.SWITCHING, [StopEngine(WHY)]),
+        # That is for the other engine to say.
+        (LagSeen(0, 5_000), P.RUNNING, []),
+        (EngineRunEnded(STOPPED), P.CLOSING, last(STOPPED)),
+        (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
+        (EngineRunClosed(), P.RUNNING, []),
+        (JobBroken(BROKEN), P.OVER, broken()),
+    ],
+    P.SWITCHING: [
+        (JobStarted(), P.SWITCHING, []),
+        (EpochOwned(), P.SWITCHING, []),
+        (STOP, P.ENDING, [PostToEngine(StopRequested())]),
+        (CANCEL, P.ENDING, [PostToEngine(CancelRequested())]),
+        (CAUGHT_UP, P.SWITCHING, []),
+        (LagSeen(0, 5_000), P.SWITCHING, []),
+        (EngineRunEnded(STOPPED), P.BETWEEN, [CloseEngine(is_last=False)]),
+        (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
+        (EngineRunClosed(), P.SWITCHING, []),
+        (JobBroken(BROKEN), P.OVER, broken()),
+    ],
+    P.ENDING: [
+        (JobStarted(), P.ENDING, []),
+        (EpochOwned(), P.ENDING, []),
+        (STOP, P.ENDING, [PostToEngine(StopRequested())]),
+        (CANCEL, P.ENDING, [PostToEngine(CancelRequested())]),
+        (CAUGHT_UP, P.ENDING, []),
+        (LagSeen(0, 5_000), P.ENDING, []),
+        (EngineRunEnded(STOPPED), P.CLOSING, last(STOPPED)),
+        (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
+        (EngineRunClosed(), P.ENDING, []),
+        (JobBroken(BROKEN), P.OVER, broken()),
+    ],
+    P.BETWEEN: [
+        (JobStarted(), P.BETWEEN, []),
+        (EpochOwned(), P.BETWEEN, []),
+        (STOP, P.BETWEEN, []),
+        (CANCEL, P.BETWEEN, []),
+        (CAUGHT_UP, P.BETWEEN, []),
+        (LagSeen(0, 5_000), P.BETWEEN, []),
+        (EngineRunEnded(STOPPED), P.BETWEEN, []),
+        (EngineRunEnded(FAILED), P.BETWEEN, []),
+        (EngineRunClosed(), P.STARTING, [AnnounceSwitch("continuous", WHY), start(2, "continuous")]),
+        (JobBroken(BROKEN), P.OVER, broken()),
+    ],
+    P.CLOSING: [
+        (JobStarted(), P.CLOSING, []),
+        (EpochOwned(), P.CLOSING, []),
+        (STOP, P.CLOSING, []),
+        (CANCEL, P.CLOSING, []),
+        (CAUGHT_UP, P.CLOSING, []),
+        (LagSeen(0, 5_000), P.CLOSING, []),
+        (EngineRunEnded(STOPPED), P.CLOSING, []),
+        (EngineRunEnded(FAILED), P.CLOSING, []),
+        (EngineRunClosed(), P.OVER, [EndRun(FINISHED)]),
+        # Listeners know already.
+        (JobBroken(BROKEN), P.OVER, [EndRun(EndJob("failed", BROKEN))]),
+    ],
+    P.OVER: [
+        (JobStarted(), P.OVER, []),
+        (EpochOwned(), P.OVER, []),
+        (STOP, P.OVER, []),
+        (CANCEL, P.OVER, []),
+        (CAUGHT_UP, P.OVER, []),
+        (LagSeen(0, 5_000), P.OVER, []),
+        (EngineRunEnded(STOPPED), P.OVER, []),
+        (EngineRunEnded(FAILED), P.OVER, []),
+        (EngineRunClosed(), P.OVER, []),
+        (JobBroken(BROKEN), P.OVER, []),
+    ],
+}
+EVENTS = tuple(event for event, _, _ in TABLE[P.NEW])
+
+
+@pytest.mark.parametrize("phase", RunPhase)
+def test_every_event_in_every_phase(phase: RunPhase) -> None:
+    assert tuple(event for event, _, _ in TABLE[phase]) == EVENTS
+    for event, follows, effects in TABLE[phase]:
+        run = led_to(phase)
+        assert (run.handle(event), run.phase) == (effects, follows), event
+
+
+def test_a_job_with_one_engine_ends_with_it() -> None:
+    run = JobRun("continuous")
+    assert run.handle(JobStarted()) == [start(1, "continuous")]
+    assert run.handle(EpochOwned()) == [AnnounceOwned()]
+    assert run.handle(LagSeen(0, 5_000)) == []
+    assert run.handle(EngineRunEnded(STOPPED)) == last(STOPPED)
+    assert run.handle(EngineRunClosed()) == [EndRun(STOPPED)]
+
+
+def test_a_request_before_there_is_an_engine_run_reaches_the_first_one() -> None:
+    run = JobRun("continuous")
+    assert run.handle(CANCEL) == []
+    run.handle(JobStarted())
+    assert run.handle(EpochOwned()) == [AnnounceOwned(), PostToEngine(CancelRequested())]
+
+
+def test_a_request_between_two_engine_runs_reaches_the_next_one_and_no_other_follows() -> None:
+    run = led_to(P.BETWEEN)
+    run.handle(STOP)
+    run.handle(EngineRunClosed())
+    assert run.handle(EpochOwned()) == [PostToEngine(StopRequested())], "the start was announced before"
+    assert run.handle(LagSeen(0, 5_000)) == []
+    assert run.handle(EngineRunEnded(STOPPED)) == last(STOPPED)
+
+
+def test_a_job_changes_its_engine_as_often_as_it_has_to() -> None:
+    run = led_to(P.BETWEEN)
+    run.handle(EngineRunClosed())
+    assert run.is_switching is False
+    run.handle(EpochOwned())
+    (stop,) = run.handle(LagSeen(0, 5_000))
+    assert isinstance(stop, StopEngine)
+    assert run.is_switching
+    assert run.handle(EngineRunEnded(STOPPED)) == [CloseEngine(is_last=False)]
+    assert run.handle(EngineRunClosed()) == [AnnounceSwitch("micro-batch", stop.why), start(3)]
+
+
+# Rules that know nothing of the table.
+
+
+class Observer:
+    """What the events and effects so far have led to outside of the machine."""
+
+    def __init__(self) -> None:
+        self.engine: str = ""
+        self.numbers: list[int] = []
+        self.owned = self.announced_ends = self.ends = 0
+        self.was_asked = False
+        self.asked_engine = False
+        self.untold = 0
+
+    def check(self, event: RunEvent, effects: list[RunEffect]) -> None:
+        is_open = self.engine in ("starts", "runs") and not self.ends
+        match event:
+            case EpochOwned():
+                self.engine = "runs"
+            case EngineRunEnded():
+                self.engine = "ended"
+            case EngineRunClosed():
+                self.engine = ""
+            case EndRequested() if not self.ends:
+                self.was_asked = True
+                self.untold += not is_open and self.engine != "closing"
+            case _:
+                pass
+        for effect in effects:
+            assert not self.ends, "something happens after the end"
+            match effect:
+                case StartEngine(number):
+                    assert not self.engine, "two engine runs at once"
+                    assert not self.asked_engine, "an engine run follows one that was asked to end"
+                    assert number == len(self.numbers) + 1
+                    self.numbers.append(number)
+                    self.engine = "starts"
+                case PostToEngine():
+                    assert self.engine in ("starts", "runs"), "a request to nobody"
+                    self.asked_engine = True
+                case StopEngine():
+                    assert self.engine == "runs"
+                    assert not self.was_asked, "a switch when the end was asked for"
+                case CloseEngine():
+                    assert self.engine == "ended", "an engine run is closed that has not ended"
+                    self.engine = "closing"
+                case AnnounceOwned():
+                    self.owned += 1
+                    assert self.owned == 1
+                case AnnounceSwitch():
+                    assert not self.engine
+                case AnnounceEnd():
+                    self.announced_ends += 1
+                    assert self.announced_ends == 1
+                case EndRun(end):
+                    self.ends += 1
+                    assert self.announced_ends == 1, "listeners do not know"
+                    is_broken = end.cause == BROKEN
+                    assert is_broken or not self.engine, "the end while something runs"
+        if isinstance(event, JobStarted):
+            assert any(isinstance(one, StartEngine) for one in effects), "nothing starts"
+        if isinstance(event, EndRequested) and is_open:
+            assert any(isinstance(one, PostToEngine) for one in effects), "a request is lost"
+        if isinstance(event, EpochOwned):
+            if self.untold:
+                assert any(isinstance(one, PostToEngine) for one in effects), "a request is lost"
+            self.untold = 0
+            assert self.owned == 1, "whoever has started the job waits"
+        if isinstance(event, EngineRunEnded):
+            assert any(isinstance(one, CloseEngine) for one in effects), "an engine run is never closed"
+        if isinstance(event, EngineRunClosed):
+            assert any(isinstance(one, StartEngine | EndRun) for one in effects), "nothing follows"
+        if isinstance(event, JobBroken):
+            assert self.ends == 1, "a broken job goes on"
+
+    def possible(self) -> Iterator[RunEvent]:
+        """Yield what may happen next, outside."""
+        if self.ends:
+            yield from (STOP, JobBroken(BROKEN))
+            return
+        if not self.numbers:
+            yield JobStarted()
+        yield from (STOP, CANCEL, JobBroken(BROKEN))
+        if self.engine == "starts":
+            yield EpochOwned()
+        if self.engine == "runs":
+            yield BatchVisible(CheckpointId(len(self.numbers)), 0, is_drained=False)
+            yield LagSeen(0, 5_000)
+        if self.engine in ("starts", "runs"):
+            yield from (EngineRunEnded(STOPPED), EngineRunEnded(FAILED))
+        if self.engine == "closing":
+            yield EngineRunClosed()
+
+
+def walk(depth: int) -> set[RunPhase]:
+    """Check all that may happen in so many steps; return the phases that were seen."""
+    seen: set[RunPhase] = set()
+    # From where, and with how many steps left.
+    walked: dict[str, int] = {}
+
+    def go(run: JobRun, outside: Observer, left: int) -> None:
+        seen.add(run.phase)
+        engines = run._engines
+        state = {**vars(run), "dropped": 0, "_engines": engines and {**vars(engines), "dropped": 0}}
+        where = repr((state, vars(outside)))
+        if walked.get(where, 0) >= left:
+            return
+        walked[where] = left
+        for event in outside.possible():
+            next_run, next_outside = copy.deepcopy(run), copy.deepcopy(outside)
+            next_outside.check(event, next_run.handle(event))
+            go(next_run, next_outside, left - 1)
+
+    go(auto(), Observer(), depth)
+    go(JobRun("continuous"), Observer(), depth - 2)
+    return seen
+
+
+DEPTH = 7
+
+
+def test_no_order_of_events_breaks_a_rule() -> None:
+    assert walk(DEPTH) == set(RunPhase)
+
+
+PLANTED = [
+    (key, wrong)
+    for key, right in TRANSITIONS.items()
+    for wrong in (RunPhase.RUNNING, RunPhase.CLOSING, RunPhase.OVER, None)
+    if wrong is not right
+    # After the last effect no phase makes a difference.
+    and key[1] is not RunTurn.BREAK
+    # A run that is asked twice, or owns its epoch late, is where it was.
+    and not (wrong is None and key in ((P.ENDING, RunTurn.ASK), (P.ENDING, RunTurn.OWNED)))
+]
+
+
+@pytest.mark.parametrize(("key", "wrong"), PLANTED, ids=str)
+def test_a_planted_transition_is_found(
+    key: tuple[RunPhase, RunTurn], wrong: RunPhase | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = {one: phase for one, phase in TRANSITIONS.items() if one != key or wrong is not None}
+    if wrong is not None:
+        planted[key] = wrong
+    monkeypatch.setattr(job_run, "TRANSITIONS", planted)
+    with pytest.raises((AssertionError, KeyError)):
+        walk(DEPTH)
+        for phase in RunPhase:
+            test_every_event_in_every_phase(phase)
