@@ -1,0 +1,268 @@
+"""A job from its start to its end on a cluster in this process: below the port, all is what ships."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.proof.batches import JobsInThreads, LocalJobs, Weather
+
+import crosscut as cc
+from crosscut.driver import engine_run
+from crosscut.driver.cluster import ClusterRun
+from crosscut.driver.engine_run import Network, RunContext
+from crosscut.driver.job_spec import assignments, job_spec
+from crosscut.driver.running_job import RunningJob
+from crosscut.errors import CheckpointError
+from crosscut.events import Ended, EngineSwitched, JobEvent
+from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
+from crosscut.graph.shipping import Exceptions
+from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.ports import RunOutcome
+from crosscut.microbatch.stage import StageOrder
+from crosscut.monitoring.metrics import shown_settings
+from crosscut.protocol.events import CancelRequested, StopRequested, WorkersEnded
+from crosscut.protocol.messages import SplitAssignment
+from crosscut.store.checkpoint_store import open_store
+from crosscut.testing.simulator.sources import ReplayedSource
+from crosscut.worker.worker import WorkerPlan
+
+DEADLINE_S = 60.0
+RECORDS = 60
+
+
+class ClusterInThreads:
+    """See `Cluster`. Batches run in threads; workers are submitted, and never start."""
+
+    slots = None
+
+    def __init__(self, graph: JobGraph, store_url: str) -> None:
+        self._jobs = JobsInThreads(LocalJobs(graph, store_url, Random(1), Weather()))
+        self.calls: list[str] = []
+        self.submitted = threading.Event()
+        self.may_discover = threading.Event()
+        self.may_discover.set()
+        self.may_end = threading.Event()
+        self.may_end.set()
+
+    def discover(self, run: ClusterRun, graph: JobGraph, epoch: Epoch) -> tuple[SplitAssignment, ...]:
+        assert self.may_discover.wait(DEADLINE_S)
+        return assignments(graph)
+
+    def submit(self, run: ClusterRun, plan: WorkerPlan, ended: Callable[[WorkersEnded], None]) -> None:
+        self.calls.append(f"submit {run.group}")
+        self._ended = ended
+        self.submitted.set()
+
+    def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
+        self.calls.append(f"replace {attempt}")
+
+    def run_batch(
+        self,
+        run: ClusterRun,
+        batch: str,
+        orders: Sequence[Sequence[StageOrder]],
+        description: str,
+        returned: Callable[[bytes], None],
+        ended: Callable[[RunOutcome], None],
+    ) -> None:
+        self._jobs.run(batch, orders, description, returned, ended)
+
+    def cancel(self, run: ClusterRun, batch: str) -> None:
+        self.calls.append(f"cancel {batch}")
+
+    def end(self, run: ClusterRun, ended: Callable[[], None]) -> None:
+        self.calls.append(f"end {run.group}")
+
+        def end() -> None:
+            assert self.may_end.wait(DEADLINE_S)
+            ended()
+
+        threading.Thread(target=end, daemon=True).start()
+
+    def workers_are_gone(self, why: str) -> None:
+        """No worker will ever run here again."""
+        self._ended(WorkersEnded(why, is_final=True))
+
+
+class Page:
+    """See `Shown`."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def start(self) -> None:
+        self.seen.append("owned")
+
+    def close(self) -> None:
+        self.seen.append("closed")
+
+
+class World:
+    """One job, and all that it can be seen by."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.out = cc.collect(directory / "out")
+        flow = cc.Flow("here")
+        bounded = ReplayedSource({"s": list(range(RECORDS))})
+        source = cc.generate(int, rate=100) if settings["engine"] == "auto" else bounded
+        flow.source(source).key_by(lambda n: n % 7).reduce(lambda before, one: one).sink(self.out)
+        url = str(directory / "checkpoints")
+        given = cc.Settings(checkpoint_dir=url, parallelism=2, checkpoint_interval="10ms", **settings)
+        graph = flow.compile(2, given.max_parallelism)
+        store = open_store(url)
+        self.cluster = ClusterInThreads(graph, url)
+        spec = job_spec(
+            flow.name,
+            given,
+            lambda parallelism: flow.compile(parallelism, given.max_parallelism),
+            store_url=url,
+            invariants=flow.invariants,
+            slots=None,
+            at_once=2,
+            discover_timeout_ms=0,
+            exceptions=Exceptions(),
+        )
+        network = Network("127.0.0.1", "127.0.0.1", is_encrypted=False, seals_frames=True, is_local=True)
+        self._context = RunContext(self.cluster, spec, "group", store, network)
+        self._page = Page()
+        self.job = RunningJob(flow.name, graph, url, shown_settings(given))
+        self._events: list[JobEvent] = []
+        self.job.listeners.add(self._events.append)
+
+    def start(self) -> None:
+        """Return when the job owns its directory, or has ended."""
+        self.job.start(self._context, self._page, lambda: self._page.seen.append("released"))
+
+    def switched(self) -> list[str]:
+        """Return the engines that have followed."""
+        return [one.engine for one in self._events if isinstance(one, EngineSwitched)]
+
+    def ended(self) -> str:
+        """Return how the job has ended, having checked what is so at every end."""
+        assert self.job.ended.wait(DEADLINE_S)
+        assert self.job.end is not None
+        (said,) = [one for one in self._events if isinstance(one, Ended)]
+        assert said is self._events[-1]
+        assert said.outcome == self.job.end.outcome == self.job.phase
+        assert self._page.seen in (["owned", "released", "closed"], ["released", "closed"])
+        return said.outcome
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    # The workers that a job waits for at its end were never there.
+    monkeypatch.setattr(engine_run, "WORKERS_END_TIMEOUT_S", 0.05)
+    made: list[World] = []
+
+    def make(**settings: Any) -> World:
+        made.append(World(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.cluster.may_discover.set()
+        one.cluster.may_end.set()
+        one.job.cancel()
+        assert one.job.ended.wait(DEADLINE_S)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
+
+
+def test_a_job_in_batches_runs_to_its_end(world: Callable[..., World]) -> None:
+    one = world(engine="micro-batch")
+    one.start()
+    assert one.ended() == "finished"
+    assert len(one.out.records()) == RECORDS
+    assert one.cluster.calls == ["end group-1"]
+    assert one.job.error is None
+
+
+def test_a_job_that_is_cancelled_gives_back_what_the_cluster_holds(world: Callable[..., World]) -> None:
+    one = world(engine="continuous")
+    one.start()
+    assert one.cluster.submitted.wait(DEADLINE_S)
+    assert one.job.phase == "gathering"
+    one.job.cancel()
+    assert one.ended() == "cancelled"
+    assert one.cluster.calls == ["submit group-1", "end group-1"]
+
+
+@pytest.mark.parametrize("request_", [CancelRequested(), StopRequested()], ids=["cancel", "stop"])
+def test_a_request_before_the_loop_of_the_job_runs_is_not_lost(
+    world: Callable[..., World], request_: CancelRequested | StopRequested
+) -> None:
+    """Ctrl-C may come when the thread of the job has only just started."""
+    one = world(engine="continuous")
+    one.cluster.may_discover.clear()
+    one.job.post(request_)
+    one.start()
+    assert one.ended() in ("cancelled", "stopped")
+    assert one.cluster.calls == ["end group-1"]
+
+
+def test_a_cluster_that_is_gone_for_good_ends_the_job(world: Callable[..., World]) -> None:
+    one = world(engine="continuous")
+    one.start()
+    assert one.cluster.submitted.wait(DEADLINE_S)
+    one.cluster.workers_are_gone("the cluster was stopped")
+    assert one.ended() == "failed"
+    assert one.job.end is not None
+    assert one.job.end.cause is not None
+    assert "the cluster was stopped" in one.job.end.cause.message
+
+
+def test_an_engine_run_is_closed_before_the_other_engine_starts(world: Callable[..., World]) -> None:
+    one = world(engine="auto")
+    one.start()
+    assert one.cluster.submitted.wait(DEADLINE_S)
+    assert one.switched() == ["continuous"]
+    assert one.cluster.calls == ["end group-1", "submit group-2"]
+    assert one.job.phase == "gathering"
+    one.job.post(StopRequested())
+    assert one.ended() == "stopped"
+    assert one.cluster.calls[-1] == "end group-2"
+
+
+def test_a_stop_between_two_engine_runs_reaches_the_second_one(world: Callable[..., World]) -> None:
+    one = world(engine="auto")
+    one.cluster.may_end.clear()
+    one.start()
+    until(lambda: one.cluster.calls == ["end group-1"])
+    assert one.job.phase == "switching"
+    one.job.post(StopRequested())
+    one.cluster.may_end.set()
+    assert one.ended() == "stopped"
+    assert one.cluster.calls[-1] == "end group-2"
+
+
+def test_a_cluster_that_can_not_be_asked_fails_the_job(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(engine="continuous")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError("no cluster")
+
+    monkeypatch.setattr(one.cluster, "submit", refuse)
+    one.start()
+    assert one.ended() == "failed"
+    assert "no cluster" in str(one.job.end)
+
+
+def test_a_job_that_has_not_run_has_no_store(world: Callable[..., World]) -> None:
+    one = world(engine="continuous")
+    with pytest.raises(CheckpointError, match="has not run"):
+        _ = one.job.store
+    one.job.post(CancelRequested())
+    one.start()
