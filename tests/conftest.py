@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _PROCESS_TESTS in item.path.parents:
             item.add_marker(pytest.mark.process)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is there now, thousands of tests and their modules, out of all garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

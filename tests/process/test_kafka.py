@@ -109,9 +109,10 @@ def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
 
     def feed() -> bool:
         nonlocal sent
-        numbers(broker, topic, sent, 500)
-        sent += 500
-        check_prefix(broker, out)
+        # Not faster than they are counted: all of them are read again and again here.
+        if check_prefix(broker, out) > sent - 1_000:
+            numbers(broker, topic, sent, 500)
+            sent += 500
         return bool(armed.all_fired())
 
     until(feed, "every kill to have happened", DEADLINE_S)
@@ -458,9 +459,10 @@ def test_a_worker_killed_at_random_moments_loses_and_repeats_nothing(
 
     def feed() -> bool:
         nonlocal sent, killed
-        numbers(broker, topic, sent, 400)
-        sent += 400
         found = Counter(number for _, number in read_pairs(broker, out))
+        if found.total() > sent - 800:
+            numbers(broker, topic, sent, 400)
+            sent += 400
         assert not [number for number, times in found.items() if times > 1]
         if found:
             lose(job, started, choices.randrange(2))
