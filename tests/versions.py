@@ -231,7 +231,8 @@ def kept_environment(cache: Path, spark: str, wheel: Path) -> Environment:
             timeout_s=TEST_INSTALL_TIMEOUT_S,
         )
         complete.touch()
-    environment.install("--force-reinstall", "--no-deps", wheel)
+    # What is imported is compiled then, which is the smaller part.
+    environment.install("--force-reinstall", "--no-deps", "--no-compile", wheel)
     return environment
 
 
