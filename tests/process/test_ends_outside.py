@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, Armed, pending_handles, until
+from jobs import DEADLINE_S, PATIENT, Armed, pending_handles, until
 
 import crosscut as cc
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -147,7 +147,11 @@ def test_a_stop_while_one_system_is_away_says_what_is_not_committed_and_the_next
     checkpoints = tmp_path / "checkpoints"
     flow = described(broker.servers, feed.topic, feed.out, conninfo=server.conninfo)
     settings = cc.Settings(
-        parallelism=2, checkpoint_dir=str(checkpoints), checkpoint_interval="1h", commit_attempts=2
+        parallelism=2,
+        checkpoint_dir=str(checkpoints),
+        checkpoint_interval="1h",
+        commit_attempts=2,
+        **PATIENT,
     )
     feed.send(500)
     job = started.flow(flow, settings)

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from jobs import DEADLINE_S, Armed, lose, until
+from jobs import DEADLINE_S, PATIENT, Armed, lose, until
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError, HistoryError
@@ -46,6 +46,11 @@ def topic(broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
 def out(broker: KafkaBroker, topic: str) -> str:
     broker.create_topic(f"{topic}-out", 2)
     return f"{topic}-out"
+
+
+def settings_in(tmp_path: Path, **others: Any) -> cc.Settings:
+    given: dict[str, Any] = {"parallelism": 2, "checkpoint_interval": "100ms", **PATIENT}
+    return cc.Settings(checkpoint_dir=tmp_path / "checkpoints", **(given | others))
 
 
 def stop(job: Any) -> None:
@@ -101,9 +106,7 @@ def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
 ) -> None:
     """B2, B3, F1, F2, I1, I2, I3, I5."""
     armed: Armed = arm(*traps)
-    settings = cc.Settings(
-        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
-    )
+    settings = settings_in(tmp_path)
     job = started.flow(counting(broker.servers, topic, out), settings)
     sent = 0
 
@@ -129,9 +132,7 @@ def test_partitions_that_come_while_a_job_runs_are_read_from_their_beginning_who
 ) -> None:
     """I1, I2, I3: workers die when they are given the first of them, and when these are in a checkpoint."""
     armed: Armed = arm("splits.assigned:kill:1:0", "snapshot.stored:kill:4:1")
-    settings = cc.Settings(
-        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="200ms"
-    )
+    settings = settings_in(tmp_path, checkpoint_interval="200ms")
     # They are older than the job's first look at them: "latest" is for what is there when it starts.
     flow = counting(broker.servers, topic, out, start="latest", discover_every="200ms")
     job = started.flow(flow, settings)
@@ -177,12 +178,7 @@ def test_a_broker_that_dies_and_comes_back_costs_time_only(tmp_path: Path, start
     with KafkaBroker(tmp_path / "kafka") as own:
         own.create_topic(topic, 2)
         own.create_topic("out", 2)
-        settings = cc.Settings(
-            parallelism=2,
-            checkpoint_dir=str(tmp_path / "checkpoints"),
-            checkpoint_interval="100ms",
-            restart=cc.Restart(failures=100),
-        )
+        settings = settings_in(tmp_path, restart=cc.Restart(failures=100))
         numbers(own, topic, 0, 2_000)
         job = started.flow(counting(own.servers, topic, "out"), settings)
         until(lambda: check_prefix(own, "out") > 0, "the first output", DEADLINE_S)
@@ -218,12 +214,7 @@ def test_connections_that_are_cut_at_any_byte_cost_time_only(
         lambda proxy: proxy.cut_when(after_a_commit),
         *(lambda proxy: proxy.cut_after(choices.randrange(20_000)) for _ in range(6)),
     ]
-    settings = cc.Settings(
-        parallelism=2,
-        checkpoint_dir=str(tmp_path / "checkpoints"),
-        checkpoint_interval="100ms",
-        restart=cc.Restart(failures=100),
-    )
+    settings = settings_in(tmp_path, restart=cc.Restart(failures=100))
     with broker.proxy() as proxy:
         flow = counting(proxy.address, topic, out)
         job = started.flow(flow, settings)
@@ -381,9 +372,7 @@ def test_a_job_commits_the_offsets_of_its_group_for_monitoring(
     broker: KafkaBroker, topic: str, out: str, started: Any, tmp_path: Path
 ) -> None:
     numbers(broker, topic, 0, 200)
-    settings = cc.Settings(
-        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
-    )
+    settings = settings_in(tmp_path)
     job = started.flow(counting(broker.servers, topic, out, group=f"{topic}-lag"), settings)
     left = cc.kafka.source(broker.servers, topic, start="committed", group=f"{topic}-lag", stop="latest")
     until(lambda: read_source(left) == [], "the group to have no lag", DEADLINE_S)
@@ -450,9 +439,7 @@ def test_a_worker_killed_at_random_moments_loses_and_repeats_nothing(
         .aggregate(lambda: 0, lambda _, number: number)
         .sink(cc.kafka.sink(broker.servers, out))
     )
-    settings = cc.Settings(
-        parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
-    )
+    settings = settings_in(tmp_path)
     job = started.flow(flow, settings)
     sent = killed = 0
     choices = random.Random(7)

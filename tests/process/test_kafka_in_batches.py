@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from jobs import DEADLINE_S, Armed, until
+from jobs import DEADLINE_S, PATIENT, Armed, until
 
 import crosscut as cc
 
@@ -32,7 +32,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 
 def settings(tmp_path: Path, **others: Any) -> cc.Settings:
-    given: dict[str, Any] = {"parallelism": 2, "engine": "micro-batch", "checkpoint_interval": "100ms"}
+    given: dict[str, Any] = {
+        "parallelism": 2,
+        "engine": "micro-batch",
+        "checkpoint_interval": "100ms",
+        **PATIENT,
+    }
     return cc.Settings(checkpoint_dir=tmp_path / "checkpoints", **(given | others))
 
 
@@ -42,7 +47,9 @@ def committed(broker: KafkaBroker, group: str, topic: str, partitions: int) -> i
 
     consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": group})
     try:
-        found = consumer.committed([TopicPartition(topic, one) for one in range(partitions)], timeout=30)
+        found = consumer.committed(
+            [TopicPartition(topic, one) for one in range(partitions)], timeout=DEADLINE_S
+        )
         return sum(max(0, one.offset) for one in found)
     finally:
         consumer.close()
