@@ -80,7 +80,8 @@ def test_the_record_that_always_ends_the_process_is_named(
     if how == "SIGSEGV":
         assert "in crashes" in text, "the user's own line"
         assert "stateless.py" not in text, "none of ours"
-    assert handle.progress()["restarts"] == 2
+    # More than one, where a busy machine completes a checkpoint in front of the record meanwhile.
+    assert handle.progress()["restarts"] >= 2
     job.check_nothing_is_visible_too_early()
 
 
