@@ -231,8 +231,7 @@ def kept_environment(cache: Path, spark: str, wheel: Path) -> Environment:
             timeout_s=TEST_INSTALL_TIMEOUT_S,
         )
         complete.touch()
-    # What is imported is compiled then, which is the smaller part.
-    environment.install("--force-reinstall", "--no-deps", "--no-compile", wheel)
+    environment.install("--force-reinstall", "--no-deps", wheel)
     return environment
 
 
