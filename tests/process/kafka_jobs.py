@@ -34,18 +34,24 @@ def read_pairs(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
 
 
 def counting(
-    servers: str, topic: str, out: str, slow: Path | None = None, conninfo: str = "", **source: Any
+    servers: str,
+    topic: str,
+    out: str,
+    slow: Path | None = None,
+    slow_s: float = 0.004,
+    conninfo: str = "",
+    **source: Any,
 ) -> cc.Flow:
     """Count by key; each update goes out, so that the committed topic tells of every loss and repeat.
 
     Args:
-        slow: While there is this file, records take their time.
+        slow: While there is this file, each record takes `slow_s`.
         conninfo: Updates go to the table `updates` of this Postgres server, too.
     """
 
     def key_of(message: Any) -> str:
         if slow is not None and slow.exists():
-            time.sleep(0.004)
+            time.sleep(slow_s)
         return str(message.key.decode())
 
     flow = cc.Flow("counting")
@@ -62,7 +68,7 @@ def counting(
     return flow
 
 
-def described(servers: str, topic: str, out: str, slow: str = "", **rest: str) -> cc.Flow:
+def described(servers: str, topic: str, out: str, slow: str = "", **rest: Any) -> cc.Flow:
     """Return the flow that arguments in JSON describe."""
     return counting(servers, topic, out, Path(slow) if slow else None, **rest)
 
@@ -104,7 +110,7 @@ class KafkaDriver:
         topic: str,
         out: str,
         environment: dict[str, str],
-        flow: dict[str, str] | None = None,
+        flow: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         arguments = [broker.servers, topic, out, json.dumps(flow or {}), json.dumps(settings)]

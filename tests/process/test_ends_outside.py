@@ -28,8 +28,8 @@ from kafka_jobs import Feed, KafkaDriver, check_prefix, described
 from crosscut.testing.kafka import KafkaBroker
 from crosscut.testing.postgres import PostgresServer
 
-RECORDS = 30_000
-"""Enough for more than a minute while each takes its time: the input must not end before it is meant to."""
+RECORDS, SLOW_S = 6_000, 0.02
+"""Enough for a minute while each takes its time: the input must not end before it is meant to."""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,12 @@ def test_drivers_that_die_around_the_log_entry_and_at_the_end_of_input_are_repla
     feed.send(RECORDS)
     checkpoints, slow = tmp_path / "checkpoints", tmp_path / "slow"
     slow.touch()
-    arguments = {"slow": str(slow), "conninfo": server.conninfo, "stop": "latest"}
+    arguments: dict[str, Any] = {
+        "slow": str(slow),
+        "slow_s": SLOW_S,
+        "conninfo": server.conninfo,
+        "stop": "latest",
+    }
     lives = [
         # The entry is durable, and nobody has been told.
         ("driver.appended:kill:2", "100ms"),
