@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -192,6 +193,24 @@ def test_every_event_in_every_phase(phase: RunPhase) -> None:
     for event, follows, effects in TABLE[phase]:
         run = led_to(phase)
         assert (run.handle(event), run.phase) == (effects, follows), event
+
+
+def test_everything_that_is_dropped_is_counted_by_its_reason() -> None:
+    found: Counter[str] = Counter()
+    for phase, rows in TABLE.items():
+        for event, _, _ in rows:
+            run = led_to(phase)
+            run.handle(event)
+            found += run.dropped
+    assert found.keys() > {
+        "request after the end",
+        "lag of an engine run that is not to stop",
+        "end of an engine run that has ended",
+        "START in phase RUNNING",
+        "OWNED in phase BETWEEN",
+        "CLOSED in phase RUNNING",
+        "BREAK in phase OVER",
+    }
 
 
 def test_a_job_with_one_engine_ends_with_it() -> None:
