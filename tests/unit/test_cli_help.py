@@ -54,7 +54,7 @@ def test_help_all_of_run_has_every_setting_in_one_group() -> None:
 def lines_of(*arguments: object) -> list[dict[str, Any]]:
     result = invoked(*arguments)
     assert result.exit_code in (0, 1), result.output
-    return [json.loads(line) for line in result.output.splitlines()]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_checkpoints_can_be_read_by_programs(tmp_path: Path) -> None:
