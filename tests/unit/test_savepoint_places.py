@@ -520,6 +520,7 @@ def test_a_job_is_asked_for_the_values_of_its_newest_checkpoint(tmp_path: Path) 
     checkpoint, _ = job_in(store, graph, "visits", visits_by_task(graph))
     assert newest_values(store, graph, "visits", "last") == LAST
     assert newest_values(store, graph, "visits", "pages")["ann"] == [3, 4]
+    assert newest_values(store, graph, "visits", "event timers")["ann"] == {1000: 0}
     with pytest.raises(FlowError, match="has no state ''"):
         newest_values(store, graph, "visits", "")
     # Retention has taken the parts of the one that was the newest when it was asked.

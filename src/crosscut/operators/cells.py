@@ -67,7 +67,8 @@ def visible_values(
 
     Args:
         uid: Of the operator, for errors.
-        tables: The stored rows of each state; those of a `MapState` by key and name.
+        tables: The stored rows of each state; those of a `MapState` by key and name. Tables that the process
+            does not declare, such as that of its timers, are returned as they are.
 
     Raises:
         StateError: A serializer can't read a value.
@@ -75,8 +76,10 @@ def visible_values(
     found: dict[str, dict[Any, Any]] = {}
     states = declared(process)
     for name, rows in tables.items():
-        state, where = states[name], f"operator {uid!r}, state {name!r}"
-        if isinstance(state, MapState):
+        state, where = states.get(name), f"operator {uid!r}, state {name!r}"
+        if state is None:
+            found[name] = rows
+        elif isinstance(state, MapState):
             found[name] = {
                 key: {one: plain_value(state, value, where, (key, one)) for one, value in entries.items()}
                 for key, entries in rows.items()
