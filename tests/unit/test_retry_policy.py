@@ -100,7 +100,7 @@ def test_a_partition_whose_processes_die_again_and_again_ends_the_batch() -> Non
     assert [dead(deaths, ["b", "a"], 1, 7) for deaths in range(DEATHS_MAX)] == [None] * DEATHS_MAX
     cause = dead(DEATHS_MAX, ["b", "a"], 1, 7)
     assert cause is not None
-    assert "5 processes in a row have died at partition 1 of a, b in batch 7" in cause.message
+    assert "5 attempts in a row at partition 1 of a, b in batch 7 have ended" in cause.message
     assert deaths_of(WorkerIndex(1), [cause, cause]) == 2
 
 

@@ -68,8 +68,8 @@ def dead(deaths: int, vertices: Collection[str], index: int, n: int) -> FailureC
     if deaths < DEATHS_MAX:
         return None
     text = (
-        f"{deaths} processes in a row have died at partition {index} of {', '.join(sorted(vertices))} in "
-        f"batch {n}, without an error message"
+        f"{deaths} attempts in a row at partition {index} of {', '.join(sorted(vertices))} in batch {n} have "
+        f"ended without an error message, which most often means that their processes have died"
     )
     return FailureCause("WorkerLost", text, worker=WorkerIndex(index))
 
