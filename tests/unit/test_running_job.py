@@ -13,7 +13,7 @@ import pytest
 from tests.proof.batches import JobsInThreads, LocalJobs, Weather
 
 import crosscut as cc
-from crosscut.driver import engine_run
+from crosscut.driver import engine_run, job_runner, running_job
 from crosscut.driver.cluster import ClusterRun
 from crosscut.driver.engine_run import Network, RunContext
 from crosscut.driver.job_spec import assignments, job_spec
@@ -266,3 +266,90 @@ def test_a_job_that_has_not_run_has_no_store(world: Callable[..., World]) -> Non
         _ = one.job.store
     one.job.post(CancelRequested())
     one.start()
+
+
+def fail() -> None:
+    raise OSError("can't start new thread")
+
+
+def test_a_job_that_breaks_gives_everything_back(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shows the job fails while the engine run goes on."""
+    one = world(engine="micro-batch")
+    monkeypatch.setattr(one._page, "start", fail)
+    one.start()
+    assert one.ended() == "failed"
+    status = one.job.status()
+    assert (status.phase, status.cause) == ("ended", "can't start new thread")
+    assert one.job.metrics().status == "failed"
+    assert one.job.metrics().summary == status
+
+
+def test_the_status_of_a_job_that_breaks_between_two_engine_runs_is_that_of_the_job(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(engine="auto")
+    real = job_runner.EngineRun
+
+    def made(context: RunContext, number: int, *rest: Any) -> job_runner.EngineRun:
+        if number == 2:
+            raise OSError("no certificate")
+        return real(context, number, *rest)
+
+    monkeypatch.setattr(job_runner, "EngineRun", made)
+    one.start()
+    assert one.ended() == "failed"
+    status = one.job.status()
+    assert (status.phase, status.cause) == ("ended", "no certificate")
+    assert one.job.metrics().status == "failed"
+
+
+def test_ctrl_c_in_the_start_of_the_thread_cancels_the_job(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(engine="continuous")
+    start = one.job._thread.start
+
+    def interrupted() -> None:
+        start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one.job._thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.start()
+    assert one.ended() == "cancelled"
+
+
+def test_a_job_whose_thread_can_not_start_is_not_waited_for(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(engine="continuous")
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="new thread"):
+        patched.setattr(one.job._thread, "start", fail)
+        one.start()
+    assert one.job._early == []
+    one.job.post(CancelRequested())
+    one.start()
+
+
+def test_a_status_is_that_of_one_engine_run(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other engine starts right after the loop of the job has been asked."""
+    one = world(engine="auto")
+    one.cluster.may_end.clear()
+    one.start()
+    until(lambda: one.cluster.calls == ["end group-1"])
+    real = running_job.read_on
+
+    def slow(*arguments: Any) -> Any:
+        found = real(*arguments)
+        one.cluster.may_end.set()
+        assert one.cluster.submitted.wait(DEADLINE_S)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running_job, "read_on", slow)
+        assert one.job.phase == "switching"
+    assert one.job.phase == "gathering"

@@ -149,7 +149,7 @@ class EngineRun:
         if not self.driver.ended.done():
             # It was not cancelled meanwhile.
             self.driver.start()
-        await self.driver.claimed
+        await asyncio.shield(self.driver.claimed)
         if not self.driver.ended.done():
             self._notices.begin(self._spec.trigger)
 

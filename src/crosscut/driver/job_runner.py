@@ -178,7 +178,8 @@ class JobRunner:
             self.handle(EpochOwned())
             if self._context.spec.choice is not None:
                 self._look(engine)
-        self.handle(EngineRunEnded(await engine.driver.ended))
+        # Others read the future, also when the loop has cancelled its tasks.
+        self.handle(EngineRunEnded(await asyncio.shield(engine.driver.ended)))
 
     def _look(self, engine: EngineRun) -> None:
         """See how far behind the job is, as long as this engine run does something."""

@@ -31,6 +31,7 @@ from crosscut.monitoring.observer import PROGRESS_MAX, Watching
 from crosscut.monitoring.status import JobStatus
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, JobEvent
+from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.messages import FailureCause
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
@@ -103,14 +104,15 @@ class RunningJob:
             released: Called at the end, when the job needs the cluster no more.
         """
         self._context, self._shown, self._released = context, shown, released
-        self._thread.start()
         try:
+            self._thread.start()
             while not self._owned.wait(LOOK_EVERY_S):
                 if not self._thread.is_alive():
                     break
         except BaseException:
-            # Ctrl-C: nobody would have a handle to the job that goes on.
-            self.cancel()
+            # Ctrl-C, also within `Thread.start`: nobody would have a handle to the job that goes on.
+            if self._thread.ident is not None:
+                self.cancel()
             raise
 
     @property
@@ -161,13 +163,16 @@ class RunningJob:
         Raises:
             JobFailedError: The job could not even be started.
         """
-        driver, loop = self.driver, self._loop
+        loop = self._loop
         if self.last_status is not None:
             return self.last_status
-        if driver is None or loop is None:
+        if self.driver is None or loop is None:
             raise JobFailedError(f"job {self._name!r} has not started")
+        return read_on(loop, self._status_now, STATUS_TIMEOUT_S)
 
-        status = read_on(loop, driver.status, STATUS_TIMEOUT_S)
+    def _status_now(self) -> JobStatus:
+        """Return the status; on the loop, where the engine run can't change meanwhile."""
+        status = self._newest_driver.status()
         return replace(status, phase=SWITCHING) if self._is_switching else status
 
     def metrics(self) -> JobMetrics:
@@ -183,10 +188,21 @@ class RunningJob:
             return build_metrics(self._graph, status, self.phase, nothing, None, settings, now_ms)
         if self.last_status is not None:
             # Nothing changes any more.
-            return driver.looked_at(self._graph, settings)()
+            found = driver.looked_at(self._graph, settings)()
+            return replace(found, status=self.phase, summary=self.last_status)
         # The loop has others to serve: only what changes is read there.
-        found = read_on(loop, lambda: driver.looked_at(self._graph, settings))()
-        return replace(found, status=SWITCHING) if self._is_switching else found
+        look, is_switching = read_on(loop, self._look_now)
+        return replace(look(), status=SWITCHING) if is_switching else look()
+
+    def _look_now(self) -> tuple[Callable[[], JobMetrics], bool]:
+        """See `_status_now`; the second: whether one engine makes way for the other."""
+        return self._newest_driver.looked_at(self._graph, self._settings), self._is_switching
+
+    @property
+    def _newest_driver(self) -> CoordinatorDriver:
+        if (driver := self.driver) is None:
+            raise InternalError(f"job {self._name!r} has lost its engine run")
+        return driver
 
     def progress(self) -> list[dict[str, Any]]:
         """Return the newest that is known of the job's progress, oldest first."""
@@ -308,11 +324,12 @@ class RunningJob:
 
     def _over(self) -> None:
         try:
-            if (runner := self._runner) is not None and (driver := runner.driver) is not None:
-                self.last_status = runner.last_status or driver.status()
-            if self._released is not None:
-                self._released()
-            self._owned.set()
+            try:
+                if self._released is not None:
+                    self._released()
+                self.last_status = self._status_at_end()
+            finally:
+                self._owned.set()
             if not self._is_end_told and self.end is not None:
                 # The loop itself has failed.
                 self.listeners.tell(ended_event(self._name, self.end))
@@ -321,6 +338,14 @@ class RunningJob:
                 self._shown.close()
         finally:
             self.ended.set()
+
+    def _status_at_end(self) -> JobStatus | None:
+        if (runner := self._runner) is None or (driver := runner.driver) is None or self.end is None:
+            return None
+        status = runner.last_status or driver.status()
+        # The job may have failed where its newest engine run had not.
+        cause = self.end.cause.message if self.end.cause is not None else ""
+        return replace(status, phase=Phase.ENDED.name.lower(), cause=cause)
 
     def _announce_owned(self) -> None:
         self._owned.set()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from crosscut.driver.cluster import ClusterRun
+from crosscut.errors import WorkersError
 from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.graph.specs import JobGraph
 from crosscut.microbatch.ports import RunOutcome
@@ -39,6 +41,8 @@ class SparkCluster:
         self._slots = session.slots(context)
         self._lock = threading.Lock()
         self._runs: dict[str, _Running] = {}
+        # Groups: a thread that is late must not start anything for a run that has ended.
+        self._ended: set[str] = set()
 
     @property
     def slots(self) -> int | None:
@@ -51,9 +55,15 @@ class SparkCluster:
 
     def submit(self, run: ClusterRun, plan: WorkerPlan, ended: Callable[[WorkersEnded], None]) -> None:
         """See `Cluster.submit`."""
-        self._running(run).start(
-            f"crosscut-spark-{run.group}", lambda: ended(run_workers(self._context, run, plan))
-        )
+
+        def work() -> None:
+            said = WorkersEnded("the thread that waited for Spark has ended")
+            try:
+                said = run_workers(self._context, run, plan)
+            finally:
+                ended(said)
+
+        self._running(run).start(f"crosscut-spark-{run.group}", work)
 
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
         """See `Cluster.replace`. A killed attempt does not count as a failure of the Spark task."""
@@ -72,13 +82,16 @@ class SparkCluster:
         running = self._running(run)
 
         def work() -> None:
-            outcome = RunOutcome()
+            outcome = RunOutcome("the thread that waited for Spark has ended")
             try:
                 for data in running.batches.run(batch, orders, description):
                     returned(data)
+                outcome = RunOutcome()
             except Exception as error:  # noqa: BLE001 - whatever it is, the batches have to know
-                outcome = RunOutcome(str(error) or type(error).__name__, why_lost(self._context))
-            ended(outcome)
+                outcome = RunOutcome(str(error) or type(error).__name__)
+                outcome = replace(outcome, lost=why_lost(self._context))
+            finally:
+                ended(outcome)
 
         running.start(f"crosscut-batch-{batch}", work)
 
@@ -92,19 +105,22 @@ class SparkCluster:
     def end(self, run: ClusterRun, ended: Callable[[], None]) -> None:
         """See `Cluster.end`."""
         with self._lock:
-            running = self._runs.pop(run.group, None)
-        if running is None:
-            ended()
-            return
+            self._ended.add(run.group)
+            running = self._runs.pop(run.group, None) or self._new(run)
         threading.Thread(
             target=partial(running.end, ended), name=f"crosscut-end-{run.group}", daemon=True
         ).start()
 
     def _running(self, run: ClusterRun) -> _Running:
         with self._lock:
+            if run.group in self._ended:
+                raise WorkersError(f"job {run.name!r}: Spark is asked for an engine run that has ended")
             if run.group not in self._runs:
-                self._runs[run.group] = _Running(self._context, run, self._store_url)
+                self._runs[run.group] = self._new(run)
             return self._runs[run.group]
+
+    def _new(self, run: ClusterRun) -> _Running:
+        return _Running(self._context, run, self._store_url)
 
     def _kill(self, attempt: AttemptId) -> None:
         spark = self._context._jsc

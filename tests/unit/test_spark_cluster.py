@@ -1,0 +1,69 @@
+"""Spark as a cluster, as far as that can be seen without Spark."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.driver.cluster import ClusterRun
+from crosscut.errors import WorkersError
+from crosscut.foundation.ids import Epoch
+from crosscut.microbatch.ports import RunOutcome
+from crosscut.spark.cluster import session, spark_cluster
+from crosscut.spark.cluster.spark_cluster import SparkCluster
+from crosscut.testing.simulator.sources import ReplayedSource
+
+DEADLINE_S = 60.0
+RUN = ClusterRun("here", "group-1", 1, b"", ())
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(session, "slots", lambda context: 2)
+    return []
+
+
+def spark(cancelled: list[str]) -> Any:
+    scheduler = SimpleNamespace(cancelJobGroupAndFutureJobs=cancelled.append)
+    return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scheduler), _jvm=None)
+
+
+def test_nothing_starts_for_an_engine_run_that_has_ended(cancelled: list[str]) -> None:
+    """The thread that asks the sources may be late: the end came before its first call."""
+    flow = cc.Flow("here")
+    flow.source(ReplayedSource({"s": [1]})).sink(cc.collect())
+    cluster = SparkCluster(spark(cancelled), "/store")
+    ended = threading.Event()
+    cluster.end(RUN, ended.set)
+    assert ended.wait(DEADLINE_S)
+    assert cancelled == ["group-1-staging"]
+    with pytest.raises(WorkersError, match="has ended"):
+        cluster.discover(RUN, flow.compile(1, 128), Epoch(1))
+
+
+def test_a_batch_ends_also_if_spark_can_not_be_asked_why(
+    cancelled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda error: raised.set())
+
+    def unknown(context: Any) -> str:
+        raise RuntimeError("not from this thread")
+
+    monkeypatch.setattr(spark_cluster, "why_lost", unknown)
+    cluster = SparkCluster(spark(cancelled), "/store")
+    said: list[RunOutcome] = []
+    ended = threading.Event()
+
+    def end(outcome: RunOutcome) -> None:
+        said.append(outcome)
+        ended.set()
+
+    cluster.run_batch(RUN, "1", [], "batch 1", lambda data: None, end)
+    assert ended.wait(DEADLINE_S)
+    assert raised.wait(DEADLINE_S)
+    assert "Spark can't run the batch" in said[0].error
