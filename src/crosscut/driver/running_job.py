@@ -40,6 +40,7 @@ SWITCHING = "switching"
 """What a job with two engines is doing between the stop of one and the start of the other."""
 LISTENERS_END_TIMEOUT_S = 5.0
 STATUS_TIMEOUT_S = 10.0
+CANCEL_TIMEOUT_S = WORKERS_END_TIMEOUT_S * 4
 
 
 class Shown(Protocol):
@@ -111,8 +112,9 @@ class RunningJob:
                     break
         except BaseException:
             # Ctrl-C, also within `Thread.start`: nobody would have a handle to the job that goes on.
+            self.post(CancelRequested())
             if self._thread.ident is not None:
-                self.cancel()
+                self.ended.wait(CANCEL_TIMEOUT_S)
             raise
 
     @property
@@ -279,7 +281,7 @@ class RunningJob:
     def cancel(self) -> None:
         """End now, without a last checkpoint."""
         self.post(CancelRequested())
-        self.ended.wait(WORKERS_END_TIMEOUT_S * 4)
+        self.ended.wait(CANCEL_TIMEOUT_S)
 
     def sink_uid(self, sink: Sink[Any] | str) -> str:
         """Return the uid of a sink of the flow.
