@@ -16,6 +16,8 @@ from tests.proof.batches import LocalJobs, Weather, run_batches
 import crosscut as cc
 from crosscut.contracts.settings import settings_with
 from crosscut.errors import FlowError, SettingsError
+from crosscut.graph.identity import identity_of
+from crosscut.protocol.log.identity import differences
 
 
 @dataclass(frozen=True)
@@ -189,3 +191,25 @@ def test_a_method_that_there_is_not_is_refused_with_what_may_be_meant(name: str,
 def test_names_of_the_package_are_suggested() -> None:
     with pytest.raises(AttributeError, match="no attribute 'KeyedProces'; did you mean 'KeyedProcess'"):
         _ = cc.KeyedProces  # type: ignore[attr-defined]
+
+
+FOLDS = ("min", "max", "mean", "collect_list", "approx_distinct")
+
+
+def folded(kind: str, *, windows: bool) -> Any:
+    flow = cc.Flow("payments")
+    keyed = flow.source(cc.items(PAYMENTS)).assign_timestamps(lambda one: one.at).key_by("card")
+    stream: Any = keyed.window(cc.tumbling("1s")) if windows else keyed
+    getattr(stream, kind)("amount").named("fold").sink(cc.collect())
+    return flow.compile(2, 128)
+
+
+@pytest.mark.parametrize("windows", [False, True], ids=["keys", "windows"])
+def test_another_fold_under_the_same_name_is_another_flow(windows: bool) -> None:
+    """Its accumulators differ: a mean's, read as a minimum, would be the count of the records."""
+    found = {kind: identity_of(folded(kind, windows=windows)).operators for kind in FOLDS}
+    for before, then in found.items():
+        for after, now in found.items():
+            said = list(differences(then, now))
+            assert bool(said) == (before != after)
+            assert all("changed: 'fold'" in one and before in one and after in one for one in said)

@@ -204,6 +204,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             _emit(draft, kind, emit),
             _on_error(draft, kind, on_error),
             fold.merge,
+            fold.kind,
         )
         return self._then(kind, spec, name=name)
 

@@ -78,7 +78,7 @@ def _combinable(spec: OperatorSpec) -> CombinedFold | None:
 def _merging(fold: CombinedFold) -> AggregateSpec:
     """Return what takes accumulators where `fold` takes records, and has the same state and result."""
     match fold:
-        case AggregateSpec(initial, _, result, emit, merge=merge) if merge is not None:
-            return AggregateSpec(initial, merge, result, emit)
+        case AggregateSpec(initial, _, result, emit, merge=merge, kind=kind) if merge is not None:
+            return AggregateSpec(initial, merge, result, emit, kind=kind)
         case _:
             return AggregateSpec(int, add, None, "final")

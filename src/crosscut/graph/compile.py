@@ -89,7 +89,7 @@ def kind_of(spec: OperatorSpec) -> str:
         case ReduceSpec():
             return "reduce"
         case AggregateSpec():
-            return "aggregate"
+            return spec.kind
         case CombineSpec():
             return "combine"
         case ProcessSpec() | StreamProcessSpec():

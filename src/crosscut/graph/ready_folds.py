@@ -11,12 +11,13 @@ from crosscut.graph.distinct import AddDistinct, distinct_count, merge_distinct
 
 
 class ReadyFold(NamedTuple):
-    """The four functions of an aggregate; see `KeyedStream.aggregate`."""
+    """The four functions of an aggregate, see `KeyedStream.aggregate`, and the name of its method."""
 
     initial: Callable[[], Any]
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any]
     merge: Callable[[Any, Any], Any]
+    kind: str
 
 
 def extreme_of(choose: Callable[..., Any], function: Callable[[Any], Any]) -> ReadyFold:
@@ -24,22 +25,22 @@ def extreme_of(choose: Callable[..., Any], function: Callable[[Any], Any]) -> Re
 
     Its accumulator is an empty tuple before the first record, then a tuple of one value.
     """
-    return ReadyFold(tuple, AddToExtreme(choose, function), extreme, MergeExtremes(choose))
+    return ReadyFold(tuple, AddToExtreme(choose, function), extreme, MergeExtremes(choose), choose.__name__)
 
 
 def mean_of(function: Callable[[Any], Any]) -> ReadyFold:
     """Return the fold of the mean of `function(record)`. Its accumulator is the count and the sum."""
-    return ReadyFold(partial(tuple, (0, 0)), AddToMean(function), mean, merge_means)
+    return ReadyFold(partial(tuple, (0, 0)), AddToMean(function), mean, merge_means, "mean")
 
 
 def list_of(function: Callable[[Any], Any]) -> ReadyFold:
     """Return the fold of the list of all `function(record)`. It emits a copy: the list goes on growing."""
-    return ReadyFold(list, AddToList(function), list, merge_lists)
+    return ReadyFold(list, AddToList(function), list, merge_lists, "collect_list")
 
 
 def distinct_of(function: Callable[[Any], Any]) -> ReadyFold:
     """Return the fold of how many distinct `function(record)` there are, about."""
-    return ReadyFold(set, AddDistinct(function), distinct_count, merge_distinct)
+    return ReadyFold(set, AddDistinct(function), distinct_count, merge_distinct, "approx_distinct")
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class ReduceSpec:
 class AggregateSpec:
     """`initial()` makes an accumulator, `add(accumulator, record)` returns the next one, `result`
     turns one into what is emitted (the accumulator itself if None), `merge` makes one of two (None: nobody
-    can)."""
+    can). `kind` tells apart those whose accumulators differ."""
 
     initial: Callable[[], Any]
     add: Callable[[Any, Any], Any]
@@ -178,6 +178,7 @@ class AggregateSpec:
     emit: Emit
     on_error: OnError = "fail"
     merge: Callable[[Any, Any], Any] | None = None
+    kind: str = "aggregate"
 
 
 CombinedFold = CountSpec | SumSpec | AggregateSpec

@@ -45,9 +45,10 @@ class AggregateFold:
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any] | None
     merge: Callable[[Any, Any], Any] | None
+    kind: str = "aggregate"
 
     def __str__(self) -> str:
-        return "aggregate"
+        return self.kind
 
 
 @dataclass(frozen=True, slots=True)
