@@ -74,12 +74,15 @@ GROUPS = (
 )  # fmt: skip
 
 
+_SHOWS_ALL = f"{__name__}.shows_all"
+"""In the values of a click context: all options are shown."""
+
+
 class GroupedCommand(click.Command):
     """A command with all settings as options: `--help` shows the most important ones, `--help-all` all."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._shows_all = False
         self.params.append(
             click.Option(
                 ["--help-all"],
@@ -98,7 +101,7 @@ class GroupedCommand(click.Command):
         for group in GROUPS:
             needed = {name: records.pop(name, None) for name in group.needed}
             others = [records.pop(name, None) for name in group.others]
-            if self._shows_all:
+            if _SHOWS_ALL in ctx.meta:
                 _write(formatter, group.title, [*needed.values(), *others])
             else:
                 short = [
@@ -111,7 +114,7 @@ class GroupedCommand(click.Command):
 
     def _help_all(self, ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
         if is_asked and not ctx.resilient_parsing:
-            self._shows_all = True
+            ctx.meta[_SHOWS_ALL] = True
             click.echo(self.get_help(ctx), color=ctx.color)
             ctx.exit()
 
