@@ -111,7 +111,7 @@ class RunningJob:
                 if not self._thread.is_alive():
                     break
         except BaseException:
-            # Ctrl-C, also within `Thread.start`: nobody would have a handle to the job that goes on.
+            # Ctrl-C, also within `Thread.start`: the caller gets no handle, so the job must not go on.
             self.post(CancelRequested())
             if self._thread.ident is not None:
                 self.ended.wait(CANCEL_TIMEOUT_S)

@@ -96,7 +96,7 @@ class Unloaded:
         self._data = data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (self._data,)  # noqa: S301 - by whoever loads that, who loads everything
+        return pickle.loads, (self._data,)  # noqa: S301 - called by a loader that loads any pickle
 
 
 @contextmanager

@@ -52,7 +52,7 @@ _ARMED_PER_TIMEOUT = 10
 
 def show_crashes() -> None:
     """Have the stack of a crash in native code written to standard error."""
-    # Whoever has enabled it has said where to.
+    # If it is enabled already, keep the file that was chosen.
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__, all_threads=False)
 

@@ -21,7 +21,7 @@ JOBS_MAX = 4
 """Jobs that a process keeps something of; Spark gives it tasks of any."""
 
 _COPIES_TIMEOUT_S = 20.0
-"""Of which a copy may take a part. Nobody waits for a heartbeat here."""
+"""A copy may take a part of this time. It can be long: batch processes send no heartbeats."""
 
 _kept: dict[str, Surroundings] = {}
 

@@ -250,7 +250,7 @@ class KafkaSource(DynamicSource):
                 # If what comes next for the group is gone, the reader says so, with the range.
                 first = found.offset if found.offset >= 0 else low
             case Mapping():
-                # Likewise.
+                # As above, if the offset is below `low`.
                 first = self.start.get(topic, {}).get(partition, low)
                 if first > high:
                     raise ConnectorError(

@@ -1,4 +1,4 @@
-"""Which workers look for a record that ends their process, for how long, and what is said if there is none.
+"""Decides which workers probe for a record that ends their process, how long, and what to report without one.
 
 A worker that dies can't say what it was at. When the same worker has died twice, its successor tries each
 batch in a copy of its process first, which costs it about half its speed; see decision 0097. Pure decisions.

@@ -95,7 +95,7 @@ class PostToEngine:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceOwned:
-    """The job owns its checkpoint directory: answer whoever has started it. Once."""
+    """The job owns its checkpoint directory: let the start return. Emitted once."""
 
 
 @dataclass(frozen=True, slots=True)
