@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import logging
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ WITH_EXAMPLES = sorted(
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger("crosscut"), "handlers", [])
     found = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted
     assert not found.failed
