@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import enum
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import pydantic
 import pytest
+import typing_extensions
 
 import crosscut as cc
 from crosscut.connectors.http.event_source import HttpEvents
@@ -108,6 +111,164 @@ def test_what_is_no_json_or_too_deep_is_a_value_error(kind: type, data: bytes) -
 def test_what_declares_no_fields_is_refused_at_once(kind: Any) -> None:
     with pytest.raises(SettingsError, match="dataclass"):
         cc.json(kind)
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    amount: int = pydantic.Field(gt=0)
+
+
+@dataclasses.dataclass
+class HasModel:
+    payment: ModelPayment
+
+
+class DictOfModels(typing_extensions.TypedDict):
+    payments: list[ModelPayment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Checked, '{"amount": 3}', '{"amount": -3}'),
+        (list[Checked], '[{"amount": 3}]', '[{"amount": -3}]'),
+        (HasModel, f'{{"payment": {GOOD}}}', '{"payment": {"card": "A"}}'),
+        (dict[str, HasModel], f'{{"x": {{"payment": {GOOD}}}}}', '{"x": {"payment": {"card": "A"}}}'),
+        (DictOfModels, f'{{"payments": [{GOOD}]}}', '{"payments": [{"card": "A"}]}'),
+        (list[ModelPayment], f"[{GOOD}]", '[{"card": "A"}]'),
+    ],
+)
+def test_classes_of_pydantic_are_validated_wherever_they_are_nested(kind: Any, good: str, bad: str) -> None:
+    for decode in (cc.json(kind), pickle.loads(pickle.dumps(cc.json(kind)))):
+        assert decode(good) == pydantic.TypeAdapter(kind).validate_json(good)
+        with pytest.raises(ValueError, match="amount"):
+            decode(bad)
+
+
+class Plain:
+    card: str
+
+
+@dataclasses.dataclass
+class HasPlain:
+    other: list[Plain | None]
+
+
+class HasPath(msgspec.Struct):
+    path: Path
+
+
+class Mixed(enum.Enum):
+    TEXT = "text"
+    NUMBER = 1
+
+
+@dataclasses.dataclass
+class HasMixed:
+    mixed: Mixed
+
+
+class Undefined(pydantic.BaseModel):
+    other: DefinedNowhere  # type: ignore[name-defined]  # noqa: F821
+
+
+class ModelOfStruct(msgspec.Struct):
+    payment: ModelPayment
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (Plain, "Plain"),
+        (list[Plain], "Plain"),
+        (HasPlain, r"Plain at `\$\.other`"),
+        (dict[str, HasPlain], r"Plain at `\$\.other`"),
+        (HasPath, r"Path at `\$\.path`"),
+        (Mixed, "Mixed"),
+        (HasMixed, "Mixed"),
+        (Undefined, "Undefined"),
+        (ModelOfStruct, "ModelOfStruct"),
+        (ModelPayment(card="A", amount=3), "ModelPayment"),
+        (Checked(3), "Checked"),
+        (Payment("A", 3), "Payment"),
+        (StructPayment("A", 3), "StructPayment"),
+        (TuplePayment("A", 3), "TuplePayment"),
+    ],
+)
+def test_what_no_record_could_be_decoded_as_is_refused_at_once(kind: Any, named: str) -> None:
+    with pytest.raises(SettingsError, match=f"{named}.*expected a dataclass"):
+        cc.json(kind)
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Node:
+    color: Color
+    extra: object
+    children: list[Node] = dataclasses.field(default_factory=list)
+
+
+def test_enumerations_of_texts_and_fields_of_any_type_and_recursive_classes_are_decoded() -> None:
+    assert cc.json(Color)('"red"') is Color.RED
+    found = cc.json(Node)('{"color": "red", "extra": [1], "children": [{"color": "red", "extra": null}]}')
+    assert found == Node(Color.RED, [1], [Node(Color.RED, None)])
+
+
+def decodings(decode: Any) -> Iterator[Callable[[], object]]:
+    yield lambda: cc.files.read_jsonl("*.jsonl", decode=decode)
+    yield lambda: cc.kafka.source("localhost:1", "orders", decode=decode)
+    yield lambda: cc.nats.source("nats://localhost:1", "ORDERS", decode=decode)
+    yield lambda: cc.http.events("http://localhost:1/", replays=True, decode=decode)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Payment, StructPayment, ModelPayment, Checked, TuplePayment, DictPayment, list[Payment], Item],
+)
+def test_a_class_as_decode_is_refused_with_what_was_meant(kind: Any) -> None:
+    name = getattr(kind, "__name__", "")
+    for make in decodings(kind):
+        with pytest.raises((SettingsError, ConnectorError), match=rf"crosscut\.json\(.*{name}.*\)"):
+            make()
+
+
+async def awaited(data: object) -> object:
+    return data
+
+
+@pytest.mark.parametrize("function", [lambda: 1, lambda one, two: 1, awaited])
+def test_a_function_that_can_not_be_called_with_what_is_decoded_is_refused(function: Any) -> None:
+    for make in decodings(function):
+        with pytest.raises((SettingsError, ConnectorError), match=r"decode.*(called with|async)"):
+            make()
+
+
+@pytest.mark.parametrize("function", [str, bool, lambda data: data, len])
+def test_other_classes_and_functions_decode(function: Any) -> None:
+    for make in decodings(function):
+        make()
+
+
+def test_classes_of_protobuf_are_referred_to_the_schema_registry() -> None:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    decode: Any = Timestamp
+    with pytest.raises(ConnectorError, match=r"protobuf\(Timestamp\)"):
+        cc.kafka.source("localhost:1", "orders", decode=decode)
+
+
+@pytest.mark.parametrize("kind", [Payment, ModelPayment, list[Payment]])
+def test_a_class_as_encoding_is_refused(kind: Any) -> None:
+    for make in (
+        lambda: cc.kafka.sink("localhost:1", "orders", encode_value=kind),
+        lambda: cc.kafka.sink("localhost:1", "orders", encode_key=kind),
+        lambda: cc.nats.sink("nats://localhost:1", "ORDERS", "orders", encode=kind),
+    ):
+        with pytest.raises(ConnectorError, match=r"encode.*'json'"):
+            make()
 
 
 def all_of(source: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cas
 from crosscut.contracts.context import ABSENT, Context
 from crosscut.contracts.serializers import VERSION_MAX, Serializer
 from crosscut.errors import FlowError
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration, duration_ms
 
 TtlTime = Literal["event", "processing"]
@@ -137,6 +138,8 @@ class ValueState(State, Generic[T]):
         serializer: Serializer[T] | None = None,
     ) -> None:
         super().__init__(ttl=ttl, ttl_time=ttl_time, serializer=serializer)
+        if callable(default) and (problem := function_problem(default)):
+            raise FlowError(f"default: {problem}")
         self._default = default
 
     def bound(self, name: str, cells: Cells, context: Context) -> Self:

@@ -49,6 +49,13 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+def function_problem(function: Callable[..., Any], *arguments: str) -> str:
+    """Return why a call of `function` with these arguments gives no result, "" if it may give one."""
+    if is_async(function):
+        return f"{name_of(function)} is async, and its result is not awaited: use def"
+    return argument_problem(function, *arguments)
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """Return what people call a function, with its place where that is known."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -24,6 +24,7 @@ from crosscut.connectors.files.malformed import TEXT_MAX, Malformed, checked_mal
 from crosscut.connectors.files.rows import checked_columns
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.suggestions import checks_options
 
 _WHOLE = 1 << 62
@@ -78,6 +79,9 @@ def read_csv(
         raise SettingsError(
             f"types: {found[wrong[0]]!r} of column {wrong[0]!r}: expected a function of a str"
         )
+    for name, convert in found.items():
+        if problem := function_problem(convert, "text"):
+            raise SettingsError(f"types: column {name!r}: {problem}")
     names = None if columns is None else checked_columns(columns)
     if names is not None and (unknown := sorted(found.keys() - set(names))):
         raise SettingsError(f"types: there is no column {', '.join(unknown)}; columns are {', '.join(names)}")

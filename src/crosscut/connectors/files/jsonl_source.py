@@ -9,6 +9,7 @@ from reprlib import repr as shortened
 from typing import Any, Literal
 
 from crosscut.connectors.extras import ExtraMissing
+from crosscut.connectors.files.decode_functions import decode_problem
 from crosscut.connectors.files.input_files import FileSource, InputFile, InputFiles, input_pattern
 from crosscut.connectors.files.json_decoding import json_value, json_values
 from crosscut.connectors.files.lines import (
@@ -61,6 +62,8 @@ def read_jsonl(
             f"read_jsonl(decode={shortened(decode)}): expected 'json', crosscut.json(class), or a function "
             f"of the text of a line"
         )
+    if decode != "json" and not isinstance(decode, TypedJson) and (problem := decode_problem(decode, "line")):
+        raise SettingsError(f"read_jsonl(decode={shortened(decode)}): {problem}")
     checked_malformed(malformed, "read_jsonl")
     checked_bytes_max(line_bytes_max, "read_jsonl(line_bytes_max=")
     place = input_pattern(pattern, "pattern of the JSON lines source")

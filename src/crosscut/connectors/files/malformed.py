@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.foundation.callables import function_problem
 
 Malformed = Literal["fail", "skip"] | Callable[[str, ConnectorError], Any]
 """Fail the job, go on without it and log a warning, or make a record of its text and the error."""
@@ -24,6 +25,8 @@ def checked_malformed(malformed: object, what: str) -> None:
             f"{what}(malformed={malformed!r}): expected 'fail', 'skip', or a function of the text and the "
             f"error that returns a record"
         )
+    if callable(malformed) and (problem := function_problem(malformed, "text", "error")):
+        raise SettingsError(f"{what}(malformed=): {problem}")
 
 
 def set_aside(

@@ -9,6 +9,7 @@ from reprlib import repr as shortened
 from typing import Any
 
 from crosscut.errors import ConnectorError
+from crosscut.foundation.callables import function_problem
 
 
 def row_maker(
@@ -74,3 +75,5 @@ def checked_row(row: object) -> None:
     """Raise ConnectorError if `row` is neither a function nor None."""
     if row is not None and not callable(row):
         raise ConnectorError(f"row={row!r}: expected a function that takes a record, or None")
+    if row is not None and (problem := function_problem(row, "record")):
+        raise ConnectorError(f"row: {problem}")

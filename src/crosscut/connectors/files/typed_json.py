@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import is_dataclass
 from importlib import import_module
 from inspect import get_annotations
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, ForwardRef, Generic, TypeVar, get_args, get_origin
 
 from crosscut.connectors.extras import ExtraMissing
 from crosscut.connectors.files.json_decoding import json_value, may_be_deep
@@ -29,10 +30,11 @@ def json(kind: type[T]) -> TypedJson[T]:
 
     Args:
         kind: A dataclass, a `msgspec.Struct`, a `TypedDict`, a named tuple or `list[...]` of such, which
-            msgspec decodes; or a pydantic model. Needs msgspec or pydantic, on the workers too.
+            msgspec decodes; or a pydantic model or dataclass. Where one of pydantic's is nested in another
+            type, pydantic decodes all of it. Needs msgspec or pydantic, on the workers too.
 
     Raises:
-        SettingsError: `kind` is no such type.
+        SettingsError: `kind` is no such type, or has a field of a type that can't be decoded.
         ExtraMissing: msgspec or pydantic is not installed.
 
     Examples:
@@ -83,27 +85,29 @@ class TypedJson(Generic[T]):
         return getattr(self.kind, "__qualname__", repr(self.kind))
 
     def _made(self) -> Callable[[bytes | str], T]:
-        if hasattr(self.kind, "model_validate_json"):
-            return self._by_pydantic(_imported("pydantic").ValidationError)
-        msgspec = _imported("msgspec")
         # The class was pickled by value. Annotations that are text are looked up in its module, which is
         # another `__main__` in a worker.
         for name, one in self._names.items():
             vars(sys.modules["__main__"]).setdefault(name, one)
+        if any(hasattr(one, "__pydantic_validator__") for one in _classes_in(self.kind)):
+            # msgspec would take a pydantic dataclass for a plain one, and skip its validation; of a model it
+            # knows nothing.
+            return self._by_pydantic(_imported("pydantic"))
+        return self._by_msgspec(_imported("msgspec"))
+
+    def _by_msgspec(self, msgspec: Any) -> Callable[[bytes | str], T]:
         try:
             if not _is_declared(self.kind):
                 raise TypeError("it declares no fields")
             decode = msgspec.json.Decoder(self.kind).decode
+            _check_decodable(self.kind)
         except (TypeError, NameError) as error:
-            shown = self._shown
-            raise SettingsError(
-                f"crosscut.json({shown}): {error}; expected a dataclass, a msgspec.Struct, a TypedDict, "
-                f"a named tuple, a list of them, or a pydantic model"
-            ) from error
-        for one in _classes_in(self.kind):
-            # What msgspec keeps on a class can't be pickled, and a class of `__main__` is, by value.
-            if _CACHE in vars(one):
-                delattr(one, _CACHE)
+            raise self._refused(error) from error
+        finally:
+            for one in _classes_in(self.kind):
+                # What msgspec keeps on a class can't be pickled, and a class of `__main__` is, by value.
+                if _CACHE in vars(one):
+                    delattr(one, _CACHE)
 
         def decoded(data: bytes | str) -> T:
             try:
@@ -114,18 +118,31 @@ class TypedJson(Generic[T]):
 
         return decoded
 
-    def _by_pydantic(self, refusal: type[Exception]) -> Callable[[bytes | str], T]:
-        kind: Any = self.kind
+    def _by_pydantic(self, pydantic: Any) -> Callable[[bytes | str], T]:
+        try:
+            decode = pydantic.TypeAdapter(self.kind).validate_json
+            with suppress(pydantic.ValidationError):
+                # A class with an annotation that is not defined yet is noticed only when it is used.
+                decode(b"")
+        except (pydantic.PydanticUserError, NameError, TypeError) as error:
+            raise self._refused(error) from error
 
         def decoded(data: bytes | str) -> T:
             try:
-                value: T = kind.model_validate_json(data)
-            except refusal as error:
+                value: T = decode(data)
+            except pydantic.ValidationError as error:
                 problems = "; ".join(_problems(error))
                 raise ValueError(f"it is no {self._shown}: {problems}") from error
             return value
 
         return decoded
+
+    def _refused(self, error: Exception) -> SettingsError:
+        reason = str(error).partition("\n")[0]
+        return SettingsError(
+            f"crosscut.json({self._shown}): {reason}; expected a dataclass, a msgspec.Struct, a TypedDict, a "
+            f"named tuple, a list of them, or a pydantic model"
+        )
 
 
 def _problems(error: Any) -> Iterator[str]:
@@ -141,6 +158,36 @@ def _is_declared(kind: Any) -> bool:
         or hasattr(kind, "__struct_fields__")
         or any(map(_is_declared, get_args(kind)))
     )
+
+
+def _check_decodable(kind: Any) -> None:
+    """Raise TypeError if msgspec takes `kind`, but could decode no JSON as a class in it."""
+    waiting, seen = [(import_module("msgspec.inspect").type_info(kind), "$")], set[int]()
+    while waiting:
+        one, path = waiting.pop()
+        if isinstance(one, tuple):
+            waiting += [(each, path) for each in one]
+        elif type(one).__module__ == "msgspec.inspect" and id(one) not in seen:
+            seen.add(id(one))
+            if type(one).__name__ == "CustomType":
+                _check_custom(one.cls, path)
+            if type(one).__name__ == "Field":
+                waiting.append((one.type, f"{path}.{one.encode_name}"))
+            else:
+                waiting += [(getattr(one, name), path) for name in one.__struct_fields__]
+
+
+def _check_custom(kind: Any, path: str) -> None:
+    found = get_origin(kind) or kind
+    if isinstance(found, type) and any(issubclass(one, found) for one in _OF_JSON):
+        # Values of `object`, say, need no conversion.
+        return
+    name = getattr(found, "__qualname__", repr(found))
+    at = f" at `{path}`" if path != "$" else ""
+    raise TypeError(f"msgspec can't make a {name}{at} of JSON")
+
+
+_OF_JSON = (dict, list, str, int, float, bool, type(None))
 
 
 def _names_in_main(kind: Any) -> dict[str, Any]:
@@ -172,12 +219,10 @@ def _classes_in(kind: Any) -> Iterator[type]:
 def _names_in(one: type) -> dict[str, Any]:
     """Return what the annotations of a class that are text name, as far as its module has it."""
     scope = vars(sys.modules.get(one.__module__, builtins))
-    texts = [
-        annotation
-        for base in one.__mro__
-        for annotation in get_annotations(base).values()
-        if isinstance(annotation, str)
-    ]
+    annotations = [annotation for base in one.__mro__ for annotation in get_annotations(base).values()]
+    # Typed dicts and named tuples keep text as references.
+    found = [each.__forward_arg__ if isinstance(each, ForwardRef) else each for each in annotations]
+    texts = [annotation for annotation in found if isinstance(annotation, str)]
     names = {name for text in texts for name in compile(text, "<annotation>", "eval").co_names}
     return {name: scope[name] for name in sorted(names) if name in scope}
 

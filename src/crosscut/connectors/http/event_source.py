@@ -8,10 +8,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any, Literal
 
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.decode_functions import decode_problem
 from crosscut.connectors.files.json_decoding import checked_depth
 from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.http.event_stream import Event, EventParser
@@ -79,6 +81,12 @@ def events(
         raise ConnectorError(
             f"decode={decode!r}: expected 'text', 'json', 'event', crosscut.json(class) or a function"
         )
+    if (
+        not isinstance(decode, str | TypedJson)
+        and callable(decode)
+        and (problem := decode_problem(decode, "event"))
+    ):
+        raise ConnectorError(f"decode={shortened(decode)}: {problem}")
     return HttpEvents(checked_url(url), bool(replays), decode, checked_headers(headers))
 
 

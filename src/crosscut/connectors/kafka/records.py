@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any, Literal, cast
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.decode_functions import decode_problem, encode_problem
 from crosscut.connectors.files.json_decoding import json_value, json_values
 from crosscut.connectors.files.json_values import all_dumped
 from crosscut.connectors.files.typed_json import TypedJson
@@ -78,12 +80,24 @@ def decoder(decode: Decoding | TypedJson[Any] | Callable[[Message], Any]) -> Cal
         case TypedJson():
             return lambda found: [None if data is None else decode(data) for data in _values(found)]
         case _ if callable(decode):
+            if problem := _protobuf_problem(decode) or decode_problem(decode, "message"):
+                raise ConnectorError(f"decode={shortened(decode)}: {problem}")
             return lambda found: [decode(message_of(one)) for one in found]
         case _:
             raise ConnectorError(
                 f"decode={decode!r}: expected 'bytes', 'text', 'json', 'message', crosscut.json(class), or a "
                 f"function that takes a crosscut.kafka.Message"
             )
+
+
+def _protobuf_problem(decode: Any) -> str:
+    if not hasattr(decode, "FromString"):
+        return ""
+    name = decode.__name__
+    return (
+        f"a class of Protobuf is not called: use the schema registry's decode=registry.protobuf({name}), or "
+        f"lambda message: {name}.FromString(message.value)"
+    )
 
 
 def _json_records(found: list[Any]) -> list[Any]:
@@ -126,6 +140,8 @@ def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Call
         case "bytes":
             return lambda values: values
         case _ if callable(encode):
+            if problem := encode_problem(encode):
+                raise ConnectorError(f"{what}={shortened(encode)}: {problem}")
             return lambda values: list(map(encode, values))
         case _:
             raise ConnectorError(

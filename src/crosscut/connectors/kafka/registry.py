@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from crosscut.connectors.extras import required
+from crosscut.connectors.extras import ExtraMissing, required
 from crosscut.connectors.files.bounded_request import answer_to
 from crosscut.connectors.kafka.avro import ValueCheck, check_depth
 from crosscut.connectors.kafka.records import Message, SchemaUnavailable
@@ -88,9 +88,16 @@ class SchemaRegistry:
             schema: As fastavro takes it. Whether it fits to those before, the registry says.
 
         Raises:
-            ConnectorError: `crosscut[avro]` is not installed.
+            ConnectorError: `crosscut[avro]` is not installed, or `schema` is none.
         """
-        required("fastavro", "avro")
+        try:
+            required("fastavro", "avro").parse_schema(json.loads(json.dumps(schema)))
+        except ExtraMissing:
+            raise
+        except Exception as error:
+            raise ConnectorError(
+                f"avro_encoder: {schema!r:.200} is no schema of Avro: {type(error).__name__}: {error}"
+            ) from error
         return _AvroEncoder(self, subject, schema)
 
     def protobuf(self, kind: type[Decoded]) -> Callable[[Message], Decoded | None]:
@@ -241,7 +248,7 @@ class _AvroEncoder:
 
 class _ProtobufDecoder:
     def __init__(self, kind: type[Any]) -> None:
-        self._kind = kind
+        self._kind = _checked(kind)
         self._path = _path_of(kind)
 
     def __call__(self, message: Message) -> Any:
@@ -260,7 +267,7 @@ class _ProtobufEncoder:
     def __init__(self, registry: SchemaRegistry, subject: str, kind: type[Any]) -> None:
         self._registry = registry
         self._subject = subject
-        self._kind = kind
+        self._kind = _checked(kind)
         self._path = _written_path(_path_of(kind))
         self._text = base64.b64encode(kind.DESCRIPTOR.file.serialized_pb).decode()
 
@@ -272,6 +279,17 @@ class _ProtobufEncoder:
         schema_id = self._registry.registered(self._subject, self._text, "PROTOBUF")
         data: bytes = value.SerializeToString()
         return _HEAD.pack(_MAGIC, schema_id) + self._path + data
+
+
+def _checked(kind: Any) -> type[Any]:
+    """Return `kind` if it is a class of messages.
+
+    Raises:
+        ConnectorError: It is something else.
+    """
+    if isinstance(kind, type) and hasattr(kind, "DESCRIPTOR") and hasattr(kind, "FromString"):
+        return kind
+    raise ConnectorError(f"protobuf: {kind!r:.200}: expected a class that protoc has made")
 
 
 def _path_of(kind: Any) -> list[int]:

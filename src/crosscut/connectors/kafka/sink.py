@@ -37,6 +37,7 @@ from crosscut.contracts.connectors import (
     SinkWriter,
 )
 from crosscut.errors import ConnectorError
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.ids import CheckpointId
 from crosscut.foundation.suggestions import checks_options
 from crosscut.protocol.log.history import check_history
@@ -99,6 +100,8 @@ def sink(
     for name, function in (("key", key), ("value", value)):
         if function is not None and not callable(function):
             raise ConnectorError(f"{name}={function!r}: expected a function that takes a record, or None")
+        if function is not None and (problem := function_problem(function, "record")):
+            raise ConnectorError(f"{name}: {problem}")
     encoder(encode_key, "encode_key")
     encoder(encode_value, "encode_value")
     found = checked_options(options, _OURS, "the Kafka sink")

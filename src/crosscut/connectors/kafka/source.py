@@ -25,6 +25,7 @@ from crosscut.connectors.secrets import shown
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.contracts.dynamic_source import Discovered, DynamicSource
 from crosscut.errors import ConnectorError
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.suggestions import checks_options
 
@@ -112,6 +113,8 @@ def source(
         raise ConnectorError(f"discover_every={discover_every!r}: expected a duration above 0, such as '10s'")
     if malformed not in ("fail", "skip") and not callable(malformed):
         raise ConnectorError(f"malformed={malformed!r}: expected 'fail', 'skip', or a function")
+    if callable(malformed) and (problem := function_problem(malformed, "message", "error")):
+        raise ConnectorError(f"malformed: {problem}")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ConnectorError(f"isolation={isolation!r}: expected 'read_committed' or 'read_uncommitted'")
     decoder(decode)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any, Literal
 
+from crosscut.connectors.files.decode_functions import decode_problem, encode_problem
 from crosscut.connectors.files.json_decoding import json_value
 from crosscut.connectors.files.json_values import dumped
 from crosscut.connectors.files.typed_json import TypedJson
@@ -53,6 +55,8 @@ def decoder(decode: Decoding | TypedJson[Any] | Callable[[Message], Any]) -> Cal
         case TypedJson():
             return lambda message: decode(message.data)
         case _ if callable(decode):
+            if problem := decode_problem(decode, "message"):
+                raise ConnectorError(f"decode={shortened(decode)}: {problem}")
             return decode
         case _:
             raise ConnectorError(
@@ -75,6 +79,8 @@ def encoder(encode: Encoding | Callable[[Any], bytes]) -> Callable[[Any], bytes]
         case "json":
             return dumped
         case _ if callable(encode):
+            if problem := encode_problem(encode):
+                raise ConnectorError(f"encode={shortened(encode)}: {problem}")
             return encode
         case _:
             raise ConnectorError(f"encode={encode!r}: expected 'bytes', 'text', 'json' or a function")

@@ -15,6 +15,7 @@ from crosscut.connectors.nats.messages import Encoding, encoder, is_subject
 from crosscut.connectors.nats.writer import NatsWriter
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.suggestions import checks_options
 
 
@@ -63,6 +64,8 @@ def sink(
             raise ConnectorError(f"{name}={text!r}: expected a name without blanks and wildcards")
     if not callable(subject) and not is_subject(subject):
         raise ConnectorError(f"subject={subject!r}: expected one such as 'counts.words', or a function")
+    if callable(subject) and (problem := function_problem(subject, "record")):
+        raise ConnectorError(f"subject: {problem}")
     checked_row(value)
     encoder(encode)
     prefix = markers or f"crosscut.{stream}"

@@ -20,6 +20,7 @@ from crosscut.connectors.postgres.writer import (
 )
 from crosscut.connectors.secrets import Environment
 from crosscut.errors import ConnectorError
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.suggestions import checks_options
 
@@ -80,6 +81,9 @@ def lookup(
     for name, function in (("by", by), ("join", join)):
         if not callable(function) and (name == "by" or function is not None):
             raise ConnectorError(f"{name}={function!r}: expected a function")
+        arguments = ("record",) if name == "by" else ("record", "row" if rows == "one" else "rows")
+        if function is not None and (problem := function_problem(function, *arguments)):
+            raise ConnectorError(f"{name}: {problem}")
     if rows not in ("one", "all"):
         raise ConnectorError(f"rows={rows!r}: expected 'one' or 'all'")
     for name, number, least in (("connections", connections, 1), ("cache_rows", cache_rows, 0)):

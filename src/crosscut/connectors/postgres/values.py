@@ -11,6 +11,7 @@ from typing import Any, Literal
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.malformed import set_aside
 from crosscut.errors import ConnectorError
+from crosscut.foundation.callables import function_problem
 
 Malformed = Literal["fail", "skip"] | Callable[[Any, ConnectorError], Any]
 """Fail the job, go on without the record and log a warning, or make another record of it and the error."""
@@ -37,6 +38,8 @@ def checked_options(malformed: object, infinity: object) -> None:
     """Raise ConnectorError unless these are `Malformed` and `Infinity`."""
     if malformed not in ("fail", "skip") and not callable(malformed):
         raise ConnectorError(f"malformed={malformed!r}: expected 'fail', 'skip', or a function")
+    if callable(malformed) and (problem := function_problem(malformed, "record", "error")):
+        raise ConnectorError(f"malformed: {problem}")
     if infinity not in ("malformed", "limits"):
         raise ConnectorError(f"infinity={infinity!r}: expected 'malformed' or 'limits'")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.errors import ConnectorError, SettingsError
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.suggestions import checks_options
 
 Made = TypeVar("Made")
@@ -47,7 +47,7 @@ def generate(
     """
     if not callable(function):
         raise SettingsError(f"generate({function!r}): expected a function of the record's number")
-    if problem := argument_problem(function, "number"):
+    if problem := function_problem(function, "number"):
         raise SettingsError(f"generate(function): {problem}")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
         raise SettingsError(

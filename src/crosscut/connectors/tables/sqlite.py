@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from crosscut.connectors.files.local_paths import local_path
-from crosscut.connectors.files.rows import row_maker
+from crosscut.connectors.files.rows import checked_row, row_maker
 from crosscut.connectors.tables.rows import Columns, Table, name_parts, quoted, table_of
 from crosscut.connectors.tables.sqlite_values import Affinity, affinity_of, mapped_types, parameter, storer
 from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, check_key, tried
@@ -72,8 +72,7 @@ def sink(
         >>> import crosscut as cc
         >>> counts = cc.sqlite.sink("counts.db", "counts", {"word": "text", "count": "integer"}, key="word")
     """
-    if row is not None and not callable(row):
-        raise ConnectorError(f"row={row!r}: expected a function that takes a record, or None")
+    checked_row(row)
     found = os.path.abspath(local_path(path, "path of the SQLite sink"))
     made = table_of(table, columns, key)
     if name_parts(made.name)[:-1] not in ((), ("main",)):

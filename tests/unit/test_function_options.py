@@ -1,0 +1,81 @@
+"""Functions that options take are refused at once if they can't be called with what they get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import crosscut as cc
+from crosscut.errors import ConnectorError, FlowError, SettingsError
+
+SCHEMAS = cc.kafka.SchemaRegistry("http://localhost:1")
+
+
+@dataclass
+class Payment:
+    card: str
+    amount: int
+    currency: str
+
+
+async def awaited(*of: object) -> object:
+    return of
+
+
+# Everything that takes a function of a record, a text, a message or a value that can't be decoded.
+MAKERS: dict[str, Callable[[Any], object]] = {
+    "files malformed": lambda one: cc.files.read_jsonl("*", malformed=one),
+    "csv malformed": lambda one: cc.files.read_csv("*", malformed=one),
+    "csv types": lambda one: cc.files.read_csv("*", types={"amount": one}),
+    "kafka malformed": lambda one: cc.kafka.source("localhost:1", "t", malformed=one),
+    "kafka key": lambda one: cc.kafka.sink("localhost:1", "t", key=one),
+    "kafka value": lambda one: cc.kafka.sink("localhost:1", "t", value=one),
+    "nats subject": lambda one: cc.nats.sink("nats://localhost:1", "S", one),
+    "nats value": lambda one: cc.nats.sink("nats://localhost:1", "S", "s", value=one),
+    "http value": lambda one: cc.http.sink("http://localhost:1", honours_keys=True, value=one),
+    "postgres malformed": lambda one: cc.postgres.source("", "t", "k", malformed=one),
+    "postgres by": lambda one: cc.postgres.lookup("", "select 1", by=one),
+    "postgres join": lambda one: cc.postgres.lookup("", "select 1", by=str, join=one),
+    "postgres row": lambda one: cc.postgres.sink("", "t", ["c"], row=one),
+    "sqlite row": lambda one: cc.sqlite.sink("db", "t", ["c"], row=one),
+    "generate": lambda one: cc.generate(one),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("function", [Payment, lambda: 1, awaited], ids=["class", "nothing", "async"])
+def test_a_function_that_can_not_be_called_is_refused_when_it_is_given(
+    name: str, function: Callable[..., Any]
+) -> None:
+    with pytest.raises((SettingsError, ConnectorError), match=r"called with|async"):
+        MAKERS[name](function)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_function_of_any_arguments_is_accepted(name: str) -> None:
+    MAKERS[name](lambda *of: of)
+
+
+@pytest.mark.parametrize("default", [Payment, lambda key: key, awaited])
+def test_a_default_of_a_value_that_can_not_be_made_is_refused(default: Any) -> None:
+    with pytest.raises(FlowError, match=r"default.*(called with|async)"):
+        cc.ValueState(default)
+    cc.ValueState(list), cc.ValueState(0)
+
+
+@pytest.mark.parametrize("kind", [Payment, dict, "Payment", None])
+def test_only_a_class_of_protobuf_is_one(kind: Any) -> None:
+    for make in (SCHEMAS.protobuf, lambda kind: SCHEMAS.protobuf_encoder("subject", kind)):
+        with pytest.raises(ConnectorError, match="expected a class that protoc has made"):
+            make(kind)
+
+
+def test_a_schema_of_avro_that_is_none_is_refused() -> None:
+    schema: Any = Payment
+    for schema in (Payment, "string or int", {"type": "record"}, {}):
+        with pytest.raises(ConnectorError, match="schema"):
+            SCHEMAS.avro_encoder("subject", schema)
+    SCHEMAS.avro_encoder("subject", {"type": "record", "name": "A", "fields": []})
