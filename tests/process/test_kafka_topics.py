@@ -90,6 +90,15 @@ def test_a_mistyped_name_is_an_error_and_no_new_topic(broker: KafkaBroker, guara
         assert not broker.has_topic(name)
 
 
+def test_offsets_of_a_partition_that_the_topic_does_not_have_are_refused(broker: KafkaBroker) -> None:
+    topic = new(broker)
+    options: Any
+    for options in ({"start": {topic: {1: 0}}}, {"stop": {topic: {0: 0, 1: 5}}}):
+        error = refusal(cc.kafka.source(broker.servers, topic, **options))
+        assert f"partition 1 of topic '{topic}'" in str(error) and error.is_permanent
+    assert cc.kafka.source(broker.servers, topic, start={topic: {0: 0}}, stop={topic: {0: 0}}).splits(1)
+
+
 def test_the_topic_of_markers_is_made_compacted_and_one_that_forgets_is_refused(broker: KafkaBroker) -> None:
     """B7, P7: also by a writer, whose driver has looked before somebody changed it."""
     topic, markers = new(broker), f"markers-{random.SystemRandom().randrange(2**32)}"

@@ -68,6 +68,47 @@ class Orders(Cluster):
         return [SimpleNamespace(offset=7 if at.partition == 0 else -1)]
 
 
+NO_PARTITION = {"orders": {1: 4, 2: 4}}
+
+
+@pytest.mark.parametrize("options", [{"start": NO_PARTITION}, {"stop": NO_PARTITION}])
+def test_offsets_of_a_partition_that_there_is_not_are_refused(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConnectorError, match=r"partition 2 of topic 'orders'.*has 2 partitions") as raised:
+        first_splits(monkeypatch, **options)
+    assert raised.value.is_permanent
+
+
+def test_offsets_are_checked_too_for_a_topic_that_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr(KafkaSource, "_consumer", lambda self: Orders())
+    monkeypatch.setattr(Topics, "_described", lambda self, topic: ("id", 2))
+    before = cc.kafka.source("localhost:1", "orders")
+    after = cc.kafka.source("localhost:1", ["orders", "more"], start={"more": {0: 4, 7: 4}})
+    assert isinstance(before, cc.DynamicSource) and isinstance(after, cc.DynamicSource)
+    with pytest.raises(ConnectorError, match=r"partition 7 of topic 'more'"):
+        after.discover(before.discover(None).known)
+    # Of one that the job has had all along, start= says nothing any more.
+    known = cc.kafka.source("localhost:1", ["orders", "more"], start={"orders": {7: 4}})
+    assert isinstance(known, cc.DynamicSource)
+    assert len(known.discover(before.discover(None).known).splits) == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [
+        ({"orders": {0: 4, 1: 5}}, {"orders": {0: 4, 1: 4}}),
+        (NOON, NOON - datetime.timedelta(seconds=1)),
+    ],
+)
+def test_a_start_beyond_the_stop_is_refused_when_the_source_is_made(start: Any, stop: Any) -> None:
+    with pytest.raises(ConnectorError, match=r"start.*stop"):
+        cc.kafka.source("localhost:1", "orders", start=start, stop=stop)
+    cc.kafka.source("localhost:1", "orders", start=stop, stop=start)
+    cc.kafka.source("localhost:1", "orders", start=start, stop=start)
+
+
 def first_splits(monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[tuple[int, int | None]]:
     """Return where each partition begins and ends."""
     pytest.importorskip("confluent_kafka")

@@ -77,7 +77,8 @@ def source(
         topics: One or more names.
         start: Where a job without a checkpoint begins: "earliest", "latest", the first message at or after
             a `datetime` with a time zone, where `group` has "committed" (the earliest, if nowhere), or at
-            these offsets, as in `{"orders": {0: 120, 1: 95}}` (partitions without one: the earliest).
+            these offsets, as in `{"orders": {0: 120, 1: 95}}` (partitions without one: the earliest; one that
+            the topic doesn't have is an error).
         stop: Where the job ends: "latest", in front of the first message at or after a `datetime` with a time
             zone, or in front of these offsets (partitions without one: "latest"). It never reads further than
             the newest message there is when it starts for the first time. None: it does not end.
@@ -107,6 +108,7 @@ def source(
     _check_place("start", start, names, ("earliest", "latest", "committed"))
     if stop is not None:
         _check_place("stop", stop, names, ("latest",))
+        _check_order(start, stop)
     if start == "committed" and group is None:
         raise ConnectorError("start='committed' needs a group, whose committed offsets are meant")
     if duration_ms(discover_every, "discover_every") <= 0:
@@ -159,6 +161,22 @@ def _check_place(what: str, place: object, topics: tuple[str, ...], words: tuple
             )
 
 
+def _check_order(start: Start, stop: Stop) -> None:
+    """Raise ConnectorError if a partition would begin where it has already ended."""
+    if isinstance(start, datetime) and isinstance(stop, datetime) and start > stop:
+        raise ConnectorError(f"start={start} is later than stop={stop}")
+    if not isinstance(start, Mapping) or not isinstance(stop, Mapping):
+        return
+    for topic, offsets in start.items():
+        for partition, first in offsets.items():
+            last = stop.get(topic, {}).get(partition, first)
+            if first > last:
+                raise ConnectorError(
+                    f"start: offset {first} of partition {partition} of topic {topic!r} is beyond {last}, "
+                    f"where stop= ends it"
+                )
+
+
 @dataclass(eq=False)
 class KafkaSource(DynamicSource):
     """See `source`."""
@@ -208,6 +226,10 @@ class KafkaSource(DynamicSource):
         splits = [_split_of(topic, partition, 0, identity=identities[topic]) for topic, partition in new]
         if added:
             # For a topic more than the job had, it begins now.
+            of_added: dict[str, list[int]] = {}
+            for topic, partition in added:
+                of_added.setdefault(topic, []).append(partition)
+            self._check_partitions(of_added)
             with self._asking() as consumer:
                 splits += [
                     self._split(consumer, topic, partition, identities[topic]) for topic, partition in added
@@ -220,11 +242,25 @@ class KafkaSource(DynamicSource):
             partitions = {
                 topic: partitions_of(consumer, self.servers, topic, self._heard) for topic in self.topics
             }
+            self._check_partitions(partitions)
             identities = self._topics.identities(self.topics)
             return {
                 topic: [self._split(consumer, topic, one, identities[topic]) for one in found]
                 for topic, found in partitions.items()
             }
+
+    def _check_partitions(self, found: Mapping[str, Sequence[int]]) -> None:
+        """Raise ConnectorError if offsets are given for a partition that its topic doesn't have."""
+        for name, place in (("start", self.start), ("stop", self.stop)):
+            for topic, offsets in place.items() if isinstance(place, Mapping) else ():
+                if topic in found and (unknown := sorted(offsets.keys() - set(found[topic]))):
+                    raise ConnectorError(
+                        f"{name} has an offset of partition {unknown[0]} of topic {topic!r} at "
+                        f"{self.servers}, which has {len(found[topic])} partitions, numbered from 0: leave "
+                        f"it out",
+                        topic=topic,
+                        is_permanent=True,
+                    )
 
     @contextmanager
     def _asking(self) -> Iterator[Any]:
