@@ -28,6 +28,9 @@ class CrosscutError(Exception):
         for name, value in ids.items():
             setattr(self, name, value)
 
+    _was_transient: bool | None = None
+    """Of an unpickled error, which has lost its `__cause__`: whether the original was transient."""
+
     @property
     def is_transient(self) -> bool:
         """Whether trying again may help, though program, settings and input stay as they are.
@@ -37,7 +40,10 @@ class CrosscutError(Exception):
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuilt, (type(self), self.message, self.ids))
+        # Attributes such as `is_permanent` may have been set after the error was made.
+        state = {name: value for name, value in vars(self).items() if hasattr(type(self), name)}
+        state["_was_transient"] = self.is_transient
+        return (_rebuilt, (type(self), self.message, self.ids), state)
 
     def __str__(self) -> str:
         return self.message
@@ -117,7 +123,10 @@ class StoreError(CrosscutError):
     @property
     def is_transient(self) -> bool:
         """Whether the file system or object store failed, and nothing is damaged, missing or forbidden."""
-        return _may_pass(self.__cause__) and not self.ids.get("damaged", False)
+        if self._was_transient is not None:
+            return self._was_transient
+        is_outage = isinstance(self.__cause__, OSError) and may_pass(self.__cause__)
+        return is_outage and not self.ids.get("damaged", False)
 
 
 class AuthenticityError(StoreError):
@@ -163,6 +172,7 @@ class ConnectorError(CrosscutError):
         operator: uid of the source or sink; the task adds it if it is missing.
         record: repr of the record that caused the error, shortened, or "" if no single record did.
         is_permanent: Every attempt fails in the same way, because the record or the configuration is refused.
+            So does what a constructor of a source or sink raises of its arguments.
             Set it only if that is certain: the third such failure of a source or sink in a row ends the job,
             while a service that is down has all restarts to recover.
     """
@@ -236,8 +246,14 @@ class UserCodeError(CrosscutError):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the function failed because of the network or a file system."""
-        return _may_pass(self.__cause__) and not self.is_certain
+        """Whether the function failed because of the network or a file system.
+
+        That is so if an `OSError` is among the causes of its exception, other than that of a file that is
+        missing or forbidden.
+        """
+        if self._was_transient is not None:
+            return self._was_transient
+        return may_pass(self.__cause__)
 
 
 class WorkersError(CrosscutError):
@@ -268,6 +284,8 @@ class CheckpointError(CrosscutError):
     @property
     def is_transient(self) -> bool:
         """True, unless `__cause__` is an error that is not."""
+        if self._was_transient is not None:
+            return self._was_transient
         cause = self.__cause__
         return not isinstance(cause, CrosscutError) or cause.is_transient
 
@@ -286,10 +304,12 @@ class JobFailedError(CrosscutError):
     @property
     def is_transient(self) -> bool:
         """Whether the failure that ended the job is one."""
+        if self._was_transient is not None:
+            return self._was_transient
         found = self.ids.get("cause")
         if getattr(found, "is_permanent", False) or getattr(found, "is_final", False):
             return False
-        if getattr(found, "is_from_outside", False):
+        if getattr(found, "is_transient", False):
             return True
         cause = self.__cause__
         return isinstance(cause, CrosscutError) and cause.is_transient
@@ -305,9 +325,21 @@ class InternalError(CrosscutError):
 _NEVER_PASS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
-def _may_pass(cause: BaseException | None) -> bool:
-    """Whether a failure of the operating system or the network may pass by itself."""
-    return isinstance(cause, OSError) and not isinstance(cause, _NEVER_PASS)
+def outside_cause(error: BaseException | None) -> OSError | None:
+    """Return the OSError that `error` is, or was raised because of, or while it was handled."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether a failure of the operating system or the network is behind `error` that may pass by itself."""
+    found = outside_cause(error)
+    return found is not None and not isinstance(found, _NEVER_PASS)
 
 
 def invariant(condition: bool, message: str, **ids: Any) -> None:

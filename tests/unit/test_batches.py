@@ -174,9 +174,10 @@ def test_a_commit_that_fails_is_tried_again_and_then_the_epoch_fails() -> None:
     (again,) = machine.handle(on.CommitFailed(E1, N1, SINK, "down"))
     assert isinstance(again, do.CommitBatch)
     assert again.delay_ms > 0
-    (failed,) = machine.handle(on.CommitFailed(E1, N1, SINK, "down"))
+    (failed,) = machine.handle(on.CommitFailed(E1, N1, SINK, "down", is_transient=True))
     assert isinstance(failed, do.FailEpoch)
     assert (failed.task, failed.cause.kind) == (SINK, "CommitFailed")
+    assert failed.cause.is_transient and not failed.cause.is_permanent
 
 
 def test_a_commit_that_does_not_return_fails_the_job_and_is_not_tried_again_beside_itself() -> None:

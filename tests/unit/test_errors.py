@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -61,8 +62,16 @@ def test_an_invariant_that_holds_says_nothing_and_a_broken_one_is_a_bug_with_its
 # Whether trying again may help.
 
 
-def caused(error: CrosscutError, cause: BaseException) -> CrosscutError:
+Error = TypeVar("Error", bound=BaseException)
+
+
+def caused(error: Error, cause: BaseException) -> Error:
     error.__cause__ = cause
+    return error
+
+
+def handling(error: Error, handled: BaseException) -> Error:
+    error.__context__ = handled
     return error
 
 
@@ -100,12 +109,27 @@ def caused(error: CrosscutError, cause: BaseException) -> CrosscutError:
             ),
             False,
         ),
-        (errors.JobFailedError("j", cause=FailureCause("OSError", "m", is_from_outside=True)), True),
+        (errors.JobFailedError("j", cause=FailureCause("OSError", "m", is_transient=True)), True),
+        (errors.JobFailedError("j", cause=FailureCause("OSError", "m", is_from_outside=True)), False),
+        (caused(errors.UserCodeError("u"), caused(RuntimeError("r"), ConnectionResetError())), True),
+        (caused(errors.UserCodeError("u"), handling(LookupError("no answer"), TimeoutError())), True),
+        (caused(errors.UserCodeError("u"), caused(RuntimeError("r"), FileNotFoundError())), False),
     ],
     ids=repr,
 )
 def test_an_error_says_whether_trying_again_may_help(error: CrosscutError, is_transient: bool) -> None:
     assert error.is_transient is is_transient
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        # Its cause has stayed where it was.
+        assert again.is_transient is is_transient
+
+
+def test_what_is_said_of_an_error_after_it_was_made_survives_pickling_too() -> None:
+    error = errors.ConnectorError("not null")
+    error.is_permanent, error.operator, error.record = True, "out", "{'id': 7}"
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.is_permanent, again.operator, again.record) == (True, "out", "{'id': 7}")
+    assert not again.is_transient
 
 
 def test_the_guide_has_a_row_for_each_class_and_says_the_same_of_it() -> None:

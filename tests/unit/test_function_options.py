@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import crosscut as cc
-from crosscut.errors import ConnectorError, FlowError, SettingsError
+from crosscut.errors import ConnectorError, CrosscutError, FlowError, SettingsError
 
 SCHEMAS = cc.kafka.SchemaRegistry("http://localhost:1")
 
@@ -57,6 +58,36 @@ def test_a_function_that_can_not_be_called_is_refused_when_it_is_given(
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_function_of_any_arguments_is_accepted(name: str) -> None:
     MAKERS[name](lambda *of: of)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cc.kafka.source("localhost:1", "t", start=cast(Any, "oldest")),
+        lambda: cc.kafka.source("localhost:1", []),
+        lambda: cc.kafka.source("localhost:1", "t", options={"group.id": 5}),
+        lambda: cc.kafka.sink("localhost:1", ""),
+        lambda: cc.kafka.SchemaRegistry("schemas:8081"),
+        lambda: SCHEMAS.protobuf(cast(Any, dict)),
+        lambda: SCHEMAS.avro_encoder("s", {}),
+        lambda: cc.files.lines(cast(Any, 5)),
+        lambda: cc.files.read_jsonl(cast(Any, 5)),
+        lambda: cc.files.csv("out", cast(Any, 5)),
+        lambda: cc.nats.source(cast(Any, None), cast(Any, None)),
+        lambda: cc.nats.sink("nats://localhost:1", "a b", "s"),
+        lambda: cc.http.events("no url", replays=True),
+        lambda: cc.http.sink("http://localhost:1", honours_keys=True, batch_records=0),
+        lambda: cc.postgres.source("", "", ""),
+        lambda: cc.sqlite.sink("db", "t", []),
+        lambda: cc.json(cast(Any, 5)),
+        lambda: cc.socket("nowhere"),
+    ],
+)
+def test_a_refused_argument_is_no_failure_that_may_pass(make: Callable[[], object]) -> None:
+    with pytest.raises(CrosscutError) as failed:
+        make()
+    assert not failed.value.is_transient
+    assert not pickle.loads(pickle.dumps(failed.value)).is_transient
 
 
 @pytest.mark.parametrize("default", [Payment, lambda key: key, awaited])

@@ -654,9 +654,10 @@ def test_a_commit_that_fails_is_tried_again_after_a_delay_and_then_fails_the_tas
     task.checkpoint_completed(N1)
     task.transactions.commit_failed("no route to host")
     assert asked(task) == [commit_of(N1, handle), commit_of(N1, handle, delay_ms=RETRY_DELAY_MS)]
-    task.transactions.commit_failed("still no route to host")
+    task.transactions.commit_failed("still no route to host", is_transient=True)
     (message,) = said(task)
-    assert message == TaskFailed(EPOCH, HERE, FailureCause("CommitFailed", message.cause.message, "out"))
+    cause = FailureCause("CommitFailed", message.cause.message, "out", is_transient=True)
+    assert message == TaskFailed(EPOCH, HERE, cause)
     assert message.cause.message.endswith("in 2 attempts, the last one: still no route to host")
     task.close()
 

@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, TypeVar, cast
 
-from crosscut.errors import SettingsError
+from crosscut.errors import ConnectorError, SettingsError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -62,11 +62,14 @@ def advice_on_option(name: str, known: Iterable[str]) -> str:
     return f": it has {', '.join(options)}" if len(options) <= _LISTED_MAX else ""
 
 
-def checks_options(public_name: str) -> Callable[[Function], Function]:
+def checks_options(public_name: str, *, asks_a_service: bool = False) -> Callable[[Function], Function]:
     """Return a decorator that refuses options that a function of a connector does not have, with advice.
+
+    What the function raises of its arguments is permanent.
 
     Args:
         public_name: What users call it, without `crosscut.`.
+        asks_a_service: The function does more than look at its arguments, so its errors may be transient.
 
     Raises:
         SettingsError: By the function, for such an option.
@@ -85,7 +88,12 @@ def checks_options(public_name: str) -> Callable[[Function], Function]:
                 if name not in known:
                     advice = advice_on_option(name, known)
                     raise SettingsError(f"crosscut.{public_name} has no option {name!r}{advice}")
-            return function(*arguments, **options)
+            try:
+                return function(*arguments, **options)
+            except ConnectorError as error:
+                if not asks_a_service:
+                    error.is_permanent = True
+                raise
 
         return cast(Function, checked)
 

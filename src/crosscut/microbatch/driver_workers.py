@@ -404,10 +404,13 @@ class BatchWorkers:
                 if effect.sweeps:
                     self._sweep()
         except OutputError as error:
-            cause = error.__cause__ or error
-            is_permanent = is_hopeless(failure_cause(cause))
-            reason = f"{type(cause).__name__}: {cause}"
-            self._post(on.CommitFailed(epoch, n, error.task, reason, error.uid, is_permanent))
+            found = error.__cause__ or error
+            cause, reason = failure_cause(found), f"{type(found).__name__}: {found}"
+            self._post(
+                on.CommitFailed(
+                    epoch, n, error.task, reason, error.uid, is_hopeless(cause), cause.is_transient
+                )
+            )
         else:
             self._failpoints("commit.after")
             self._post(on.OutputCommitted(epoch, n))

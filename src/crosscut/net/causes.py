@@ -5,7 +5,15 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 
-from crosscut.errors import ConnectorError, CrosscutError, HistoryError, StateError, UserCodeError
+from crosscut.errors import (
+    ConnectorError,
+    CrosscutError,
+    HistoryError,
+    StateError,
+    UserCodeError,
+    may_pass,
+    outside_cause,
+)
 from crosscut.foundation.text import escaped
 from crosscut.operators.probing import ProcessDiedError
 from crosscut.protocol.messages import FailureCause
@@ -35,18 +43,20 @@ def _cause(error: BaseException) -> FailureCause:
             traceback=error.traceback,
             is_first=error.is_first,
             is_certain=error.is_certain,
-            is_from_outside=_is_from_outside(error),
+            is_from_outside=outside_cause(error) is not None,
+            is_transient=error.is_transient,
             # State that was read for the record.
             is_final=isinstance(error.__cause__, ProcessDiedError)
             or (isinstance(error.__cause__, StateError) and _is_damaged(error.__cause__)),
         )
     kind = type(error).__name__
-    is_permanent = False
+    is_permanent = is_transient = False
     try:
         text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
         message = str(error) or kind
         operator, record = str(getattr(error, "operator", "")), str(getattr(error, "record", ""))
         is_permanent = isinstance(error, ConnectorError) and error.is_permanent is True
+        is_transient = error.is_transient if isinstance(error, CrosscutError) else may_pass(error)
     except BaseException as second:  # noqa: BLE001 - exceptions of user code may raise when looked at
         text = operator = record = ""
         message = f"{kind}, which can't be shown: looking at it raises {type(second).__name__}"
@@ -59,22 +69,11 @@ def _cause(error: BaseException) -> FailureCause:
         is_final=_is_damaged(error) or isinstance(error, HistoryError),
         # A connector knows whether its service is down, and says so by `is_permanent` alone.
         is_first=isinstance(error, ConnectorError),
-        is_from_outside=_is_from_outside(error),
+        is_from_outside=outside_cause(error) is not None,
         is_permanent=is_permanent,
+        is_transient=is_transient,
     )
 
 
 def _is_damaged(error: BaseException) -> bool:
     return bool(getattr(error, "damaged", False))
-
-
-def _is_from_outside(error: BaseException) -> bool:
-    """Tell whether `error` is an OSError, or was raised because of one, or while one was handled."""
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        if isinstance(cause, OSError):
-            return True
-        seen.add(id(cause))
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return False

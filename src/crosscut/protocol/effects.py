@@ -139,6 +139,7 @@ class AnnounceCommitted:
 class FailTask:
     reason: str
     is_permanent: bool = False
+    is_transient: bool = False
 
 
 CommitterEffect = CommitTransactions | AnnounceCommitted | FailTask

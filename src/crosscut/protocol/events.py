@@ -135,10 +135,12 @@ class CommitAttemptFailed:
 
     Attributes:
         is_permanent: The sink knows that every attempt meets the same error.
+        is_transient: A later attempt may succeed, as when a service is down.
     """
 
     reason: str
     is_permanent: bool = False
+    is_transient: bool = False
 
 
 CommitterEvent = TransactionPrepared | CommitAuthorised | CommitSucceeded | CommitAttemptFailed

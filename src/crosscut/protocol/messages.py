@@ -41,6 +41,7 @@ class FailureCause:
         is_certain: It comes again for certain: the function had looked at nothing but its record, say.
         is_from_outside: The system or the network refused something (an OSError is among its causes).
         is_permanent: A source or sink knows that every attempt meets the same error.
+        is_transient: The error says that trying again may help, as when a service is down.
         worker: The worker whose process has ended by itself; None for any other failure.
     """
 
@@ -54,6 +55,7 @@ class FailureCause:
     is_certain: bool = False
     is_from_outside: bool = False
     is_permanent: bool = False
+    is_transient: bool = False
     worker: WorkerIndex | None = None
 
 

@@ -61,8 +61,14 @@ class Transactions:
                     self._outlets.errands.append(effect)
                 case AnnounceCommitted(n):
                     self._outlets.messages.append(TransactionsCommitted(self._epoch, n, self._task_id))
-                case FailTask(reason, is_permanent):
-                    cause = FailureCause("CommitFailed", reason, self._sink_uid, is_permanent=is_permanent)
+                case FailTask(reason, is_permanent, is_transient):
+                    cause = FailureCause(
+                        "CommitFailed",
+                        reason,
+                        self._sink_uid,
+                        is_permanent=is_permanent,
+                        is_transient=is_transient,
+                    )
                     self._outlets.messages.append(TaskFailed(self._epoch, self._task_id, cause))
                 case _:
                     assert_never(effect)
@@ -75,9 +81,9 @@ class Transactions:
         """The commit asked for last is visible."""
         self.handle(CommitSucceeded())
 
-    def commit_failed(self, reason: str, *, is_permanent: bool = False) -> None:
+    def commit_failed(self, reason: str, *, is_permanent: bool = False, is_transient: bool = False) -> None:
         """The commit asked for last failed or its outcome is unknown."""
-        self.handle(CommitAttemptFailed(reason, is_permanent))
+        self.handle(CommitAttemptFailed(reason, is_permanent, is_transient))
 
     def close(self) -> None:
         """Close the writer."""

@@ -488,8 +488,12 @@ class BackgroundWork:
             raise
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
-            is_permanent = is_hopeless(failure_cause(error))
-            self._tell(lambda task: task.transactions.commit_failed(reason, is_permanent=is_permanent))
+            cause = failure_cause(error)
+            self._tell(
+                lambda task: task.transactions.commit_failed(
+                    reason, is_permanent=is_hopeless(cause), is_transient=cause.is_transient
+                )
+            )
         else:
             self._host.failpoints("commit.after")
             self._held.forget(commit.permit.checkpoint_id)

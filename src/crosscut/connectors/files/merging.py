@@ -88,7 +88,7 @@ class Merged:
     size_bytes: int
 
 
-@checks_options("files.compact")
+@checks_options("files.compact", asks_a_service=True)
 def compact(
     directory: str | os.PathLike[str],
     *,

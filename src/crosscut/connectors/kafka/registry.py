@@ -60,10 +60,13 @@ class SchemaRegistry:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConnectorError("SchemaRegistry(url): expected 'http://host:port' or 'https://...'")
+            raise ConnectorError(
+                "SchemaRegistry(url): expected 'http://host:port' or 'https://...'", is_permanent=True
+            )
         if parts.password is not None:
             raise ConnectorError(
-                "SchemaRegistry(url) has a password in it: give auth=crosscut.environment(...)"
+                "SchemaRegistry(url) has a password in it: give auth=crosscut.environment(...)",
+                is_permanent=True,
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,7 +99,8 @@ class SchemaRegistry:
             raise
         except Exception as error:
             raise ConnectorError(
-                f"avro_encoder: {schema!r:.200} is no schema of Avro: {type(error).__name__}: {error}"
+                f"avro_encoder: {schema!r:.200} is no schema of Avro: {type(error).__name__}: {error}",
+                is_permanent=True,
             ) from error
         return _AvroEncoder(self, subject, schema)
 
@@ -289,7 +293,7 @@ def _checked(kind: Any) -> type[Any]:
     """
     if isinstance(kind, type) and hasattr(kind, "DESCRIPTOR") and hasattr(kind, "FromString"):
         return kind
-    raise ConnectorError(f"protobuf: {kind!r:.200}: expected a class that protoc has made")
+    raise ConnectorError(f"protobuf: {kind!r:.200}: expected a class that protoc has made", is_permanent=True)
 
 
 def _path_of(kind: Any) -> list[int]:

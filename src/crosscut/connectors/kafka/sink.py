@@ -156,6 +156,7 @@ class KafkaSink(SinkTopic, Sink):
                 f"topic {self.topic!r} at {self.servers} is compacted and takes no message without a key: "
                 f"set key= to a function that returns one",
                 topic=self.topic,
+                is_permanent=True,
             )
         if longest_ms is not None and self.timeout_ms > longest_ms:
             raise ConnectorError(
@@ -163,6 +164,7 @@ class KafkaSink(SinkTopic, Sink):
                 f"and the brokers at {self.servers} allow {longest_ms} (transaction.max.timeout.ms): set "
                 f"options={{'transaction.timeout.ms': {longest_ms}}}, or raise the brokers' limit",
                 topic=self.topic,
+                is_permanent=True,
             )
         self._limits[:] = [limits]
 

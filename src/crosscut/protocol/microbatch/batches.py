@@ -336,6 +336,7 @@ class Batches:
                 f"{self._commit_attempts} attempts, the last one: {event.reason}",
                 event.operator,
                 is_permanent=event.is_permanent,
+                is_transient=event.is_transient,
             )
             return [FailEpoch(self.epoch, event.task, cause)]
         delay_ms = min(RETRY_DELAY_MS << min(self._commit_attempts - 1, 20), RETRY_DELAY_MAX_MS)

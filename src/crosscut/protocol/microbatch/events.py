@@ -105,6 +105,7 @@ class CommitFailed:
     reason: str
     operator: str = ""
     is_permanent: bool = False
+    is_transient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

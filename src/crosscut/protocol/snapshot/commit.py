@@ -107,7 +107,7 @@ class Committer:
                 self.committed = moved(self.committed, self.pending(permit.checkpoint_id))
                 self._pending = {n: h for n, h in self._pending.items() if n > permit.checkpoint_id}
                 return [*self._announce(permit.checkpoint_id), *self._next()]
-            case CommitAttemptFailed(reason, is_permanent):
+            case CommitAttemptFailed(reason, is_permanent, is_transient):
                 permit = self._permit_in_flight()
                 if is_permanent or self._attempt >= self._attempts_max:
                     self._is_failed = True
@@ -117,6 +117,7 @@ class Committer:
                             f"the output of checkpoint {permit.checkpoint_id} could not be committed in "
                             f"{self._attempt} attempts, the last one: {reason}",
                             is_permanent,
+                            is_transient,
                         )
                     ]
                 return [self._try(permit)]

@@ -46,7 +46,8 @@ def failure_of(name: str, end: EndJob, error: BaseException | None) -> JobFailed
     kind = _EXCEPTIONS.get(cause.kind)
     # An operator is named where user code raised, and where a source or sink did.
     if error is None and kind is not None and (not cause.operator or issubclass(kind, ConnectorError)):
-        error = kind(f"job {name!r}: {cause.message}")
+        ids = {"is_permanent": True} if issubclass(kind, ConnectorError) and cause.is_permanent else {}
+        error = kind(f"job {name!r}: {cause.message}", **ids)
     failure = JobFailedError(_failure_text(name, cause), cause=cause)
     failure.__cause__ = error
     return failure

@@ -94,7 +94,7 @@ def changes(
     )
 
 
-@checks_options("postgres.drop_slot")
+@checks_options("postgres.drop_slot", asks_a_service=True)
 def drop_slot(conninfo: str | Environment, slot: str) -> bool:
     """Drop the slot of a job that is over for good, and with it the log that the server keeps for the job.
 
