@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +13,11 @@ from tests.proof.batches import LocalJobs, Weather, run_batches
 
 import crosscut as cc
 from crosscut.contracts.checkpoint_calls import ForEachCheckpoint
-from crosscut.errors import ConnectorError, FlowError
+from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
+from crosscut.errors import ConnectorError, FlowError, RefusedRecordError
+from crosscut.foundation.data_pickles import only_data
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.foundation.unpickling import loader
 from crosscut.testing.sink_targets import SinkTarget, open_writer, permit, stage
 from crosscut.testing.sinks import SINK_CHECKS
 
@@ -67,6 +73,20 @@ def test_what_it_raises_is_an_error_that_names_it_and_it_is_called_again() -> No
     assert FAILURES == [3, 3]
 
 
+def is_wrong(records: list[Any], checkpoint_id: int) -> None:
+    raise TypeError("no such argument")
+
+
+def test_a_mistake_in_it_is_no_failure_that_may_pass() -> None:
+    for function, is_transient in ((is_wrong, False), (fails_once, True)):
+        FAILURES.clear()
+        writer = open_writer(ForEachCheckpoint(function), 1)
+        handle = stage(writer, [1], 1)
+        with pytest.raises(ConnectorError) as failed:
+            writer.commit(permit(1), [handle])
+        assert failed.value.is_transient is is_transient
+
+
 def test_records_are_those_that_came_though_others_change_them_later() -> None:
     record = {"n": 1}
     writer = open_writer(ForEachCheckpoint(called), 1)
@@ -81,6 +101,55 @@ def test_a_record_that_can_not_be_pickled_is_an_error() -> None:
     writer = open_writer(ForEachCheckpoint(called), 1)
     with pytest.raises(ConnectorError, match="can't be pickled"):
         writer.write([lambda: 1])
+
+
+def test_under_micro_batches_a_record_that_the_driver_would_not_load_is_refused_when_it_is_written() -> None:
+    """At the commit it would be too late: a complete checkpoint has to be committed."""
+    pattern = re.compile("x")
+    attempt = attempted()
+    with pytest.raises(
+        RefusedRecordError, match=r"record re\.compile\('x'\) is refused.*plain data"
+    ) as failed:
+        attempt.write([{"n": 1}, pattern, {"n": 2}])
+    assert failed.value.record == "re.compile('x')" and not failed.value.is_transient
+    # The continuous engine commits in the worker, which loads anything.
+    writer = open_writer(ForEachCheckpoint(called), 1)
+    writer.commit(permit(1), [stage(writer, [pattern], 1)])
+    assert [([pattern], 1)] == CALLS
+
+
+def attempted() -> SinkWriter:
+    context = SinkContext(Lineage("lineage"), Epoch(1), TaskId(VertexId("out"), 0), "out", HeldData())
+    writer = ForEachCheckpoint(called).writer(context)
+    writer.begin_attempt([])
+    return writer
+
+
+def test_the_records_beside_a_refused_one_are_taken() -> None:
+    attempt = attempted()
+    refused: list[Any] = []
+    attempt.set_aside = lambda record, reason: refused.append(record)
+    pattern = re.compile("x")
+    attempt.write([1, pattern, 2])
+    attempt.write([pattern])
+    handle = attempt.prepare(attempt.rotate(CheckpointId(1)))
+    assert refused == [pattern, pattern]
+    assert list(attempt.pending_records([handle])) == [1, 2]
+
+
+LOADED: list[Any] = []
+
+
+def loads_a_pattern(records: list[Any], checkpoint_id: int) -> None:
+    LOADED.append(loader()(pickle.dumps(re.compile("x"))))
+
+
+def test_the_function_may_load_anything_where_only_data_is_loaded_for_it() -> None:
+    writer = open_writer(ForEachCheckpoint(loads_a_pattern), 1)
+    handle = stage(writer, [1], 1)
+    with only_data():
+        writer.commit(permit(1), [handle])
+    assert [re.compile("x")] == LOADED
 
 
 NOT_PROMISED = {

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, outside_cause
 from crosscut.foundation.callables import name_of
+from crosscut.foundation.data_pickles import load_data
 from crosscut.foundation.ids import CheckpointId
-from crosscut.foundation.unpickling import loader
+from crosscut.foundation.unpickling import RefusedPickleError, loader, loading_anything
 
 CheckpointFunction = Callable[[list[Any], int], object]
 """Takes the records of a checkpoint and its id."""
@@ -36,6 +37,10 @@ class ForEachCheckpoint(Sink[Any]):
         return _Caller(self.function, context)
 
 
+_MISTAKES = (TypeError, AttributeError, NameError, ImportError)
+"""Exceptions that say that the function is wrong, so that no other call helps."""
+
+
 class _Caller(SinkWriter):
     """Holds records in the snapshot, and calls the function at the commit."""
 
@@ -46,23 +51,51 @@ class _Caller(SinkWriter):
         # Each batch is pickled when it comes: records are shared with other operators.
         self._batches: list[bytes] = []
         self._called = CheckpointId(0)
+        self._is_attempt = False
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
         self._call(handles)
 
     def begin_attempt(self, handles: Sequence[JSON]) -> None:
         """Nothing is staged but what the snapshot holds, so attempts don't see each other."""
+        # The driver commits, which loads only data. After the checkpoint is complete it is too late to find
+        # that it can't.
+        self._is_attempt = True
 
     def write(self, records: list[Any]) -> None:
         if not records:
             return
         try:
-            self._batches.append(pickle.dumps(records, protocol=5))
-        except Exception as error:  # Records may be of any class.
-            raise ConnectorError(
-                f"{self._where}: a record can't be pickled: {type(error).__name__}: {error}; map it to "
-                f"something that can be, before for_each_checkpoint"
-            ) from error
+            self._batches.append(self._pickled(records))
+        except Exception:  # noqa: BLE001 - records may be of any class
+            if taken := [record for record in records if self._is_taken(record)]:
+                self._batches.append(self._pickled(taken))
+
+    def _is_taken(self, record: Any) -> bool:
+        """Return whether a record can be held, after it has been refused if not."""
+        try:
+            self._pickled([record])
+        except RefusedPickleError as error:
+            self.refuse(
+                record,
+                f"under micro-batches for_each_checkpoint takes plain data, and {error.message}; map the "
+                f"record to plain data, or set engine='continuous'",
+            )
+        except Exception as error:  # noqa: BLE001 - as above
+            self.refuse(
+                record,
+                f"it can't be pickled ({type(error).__name__}: {error}); map it to something that can be, "
+                f"before for_each_checkpoint",
+            )
+        else:
+            return True
+        return False
+
+    def _pickled(self, records: list[Any]) -> bytes:
+        data = pickle.dumps(records, protocol=5)
+        if self._is_attempt:
+            load_data(data)
+        return data
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
         batches, self._batches = self._batches, []
@@ -88,11 +121,13 @@ class _Caller(SinkWriter):
                 continue
             records = self._records(checkpoint_id)
             try:
-                self._function(records, int(checkpoint_id))
+                with loading_anything():
+                    self._function(records, int(checkpoint_id))
             except Exception as error:  # It is the user's.
                 raise ConnectorError(
                     f"{self._where} raised {type(error).__name__} for the {len(records)} records of "
-                    f"checkpoint {checkpoint_id}: {error}; it is called again with the same records"
+                    f"checkpoint {checkpoint_id}: {error}; it is called again with the same records",
+                    is_permanent=isinstance(error, _MISTAKES) and outside_cause(error) is None,
                 ) from error
             self._called = checkpoint_id
 

@@ -263,9 +263,10 @@ class Stream(SideOutputs, Generic[Record]):
         It is called in one process, a worker or under micro-batches the driver, when the checkpoint is
         complete, with the records that have reached this operator since the checkpoint before; not for
         checkpoints without records. Under micro-batches they must be plain data, as the driver loads no other
-        pickles. After a failure it may be called again for the newest checkpoint, with the same records and
-        the same id, also if the flow is not deterministic. So a function that replaces what it has written
-        for that id gives exactly-once results. What it raises fails the commit, which is repeated.
+        pickles: any other record fails the job, by name. After a failure it may be called again for the
+        newest checkpoint, with the same records and the same id, also if the flow is not deterministic. So a
+        function that replaces what it has written for that id gives exactly-once results. What it raises
+        fails the commit, which is repeated.
 
         Records are held in the snapshot and in memory until then: map and aggregate before it. For more
         of them write a `crosscut.Sink`.

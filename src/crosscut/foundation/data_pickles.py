@@ -267,12 +267,24 @@ _COMMIT_MESSAGE = ("pyspark.sql.datasource", "WriterCommitMessage")
 """What a data source of PySpark tells itself from task to driver."""
 
 
+_stand_ins: set[str] = set()
+
+
+def count_as_program(module: str) -> None:
+    """Take a module for one of the user's program, though it has no file in this process.
+
+    Workers call it of a module that stands in for one of the driver, whose classes came by value.
+    """
+    _stand_ins.add(module)
+    _is_of_program.cache_clear()
+
+
 @cache
 def _is_of_program(module: str) -> bool:
     """Return whether a loaded module is of the user's program: neither of Python, nor installed, nor ours."""
     if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or module.startswith("crosscut."):
         return False
-    if module == "__main__":
+    if module == "__main__" or module in _stand_ins:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:

@@ -25,6 +25,7 @@ from typing import Any
 import cloudpickle
 
 from crosscut.errors import FlowError
+from crosscut.foundation.data_pickles import count_as_program
 from crosscut.graph.reducers import reduced, reduced_function, travels_by_value, with_slots
 from crosscut.graph.shipped_imports import install, loading, restore
 from crosscut.graph.specs import JobGraph
@@ -159,6 +160,7 @@ def _module(name: str) -> ModuleType:
         # Where the package exists after all, its other modules can still be imported.
         module.__path__ = list(found.submodule_search_locations or ()) if found else []
         sys.modules[name] = module
+        count_as_program(name)
     return sys.modules[name]
 
 
