@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ import pytest
 import crosscut as cc
 from crosscut.errors import CrosscutError, FlowError, StateError, UserCodeError
 from crosscut.testing import ProcessHarness
+
+NAIVE = datetime.datetime(2026, 1, 1)
 
 
 class Click(NamedTuple):
@@ -142,11 +145,77 @@ def test_end_closes_the_process() -> None:
         (lambda one: (one.watermark(10), one.watermark(9)), "9.*10"),
         (lambda one: one.other(3), "ConnectedProcess"),
         (lambda one: one.advance_clock(-1), "-1"),
+        (lambda one: one.advance_clock(0.0004), r"0\.4 ms.*whole milliseconds"),
+        (lambda one: one.advance_clock("1.5ms"), "whole milliseconds"),
+        (lambda one: one.record(Click("ada", "/")), "timestamp.*on_timer"),
+        (lambda one: one.record(Click("ada", "/"), timestamp="soon"), "timestamp='soon'"),
+        (lambda one: one.record(Click("ada", "/"), timestamp=0.5), "timestamp=0.5"),
+        (lambda one: one.record(Click("ada", "/"), timestamp=10**15), "timestamp=1000.*microseconds"),
+        (lambda one: one.record(Click("ada", "/"), timestamp=NAIVE), "no time zone"),
+        (lambda one: one.record(Click("ada", threading.Lock()), timestamp=0), "can't be copied"),
+        (lambda one: one.watermark(0.5), "watermark=0.5"),
+        (lambda one: ProcessHarness(Visits(), now=0.5), "now=0.5"),  # type: ignore[arg-type]
+        (lambda one: ProcessHarness(Visits(), side_outputs="late"), r"side_outputs='late'.*\['late'\]"),
+        (lambda one: ProcessHarness(Visits(), side_outputs=[""]), "names|name"),
+        (lambda one: ProcessHarness(Visits(), side_outputs=[5]), "5"),  # type: ignore[list-item]
     ],
 )
 def test_what_no_job_would_do_is_an_error(call: Any, problem: str) -> None:
-    with pytest.raises((CrosscutError, TypeError), match=problem):
+    with pytest.raises(CrosscutError, match=problem):
         call(ProcessHarness(Visits(), key="user"))
+
+
+def test_all_records_of_a_test_have_timestamps_or_none() -> None:
+    harness = ProcessHarness(Keeps(), key="user", side_outputs=["aside"])
+    harness.record({"user": "ada"})
+    for call in (lambda: harness.record({"user": "ada"}, timestamp=1), lambda: harness.watermark(1)):
+        with pytest.raises(FlowError, match="timestamp"):
+            call()
+    harness = ProcessHarness(Keeps(), key="user", side_outputs=["aside"])
+    harness.watermark(1)
+    with pytest.raises(FlowError, match="timestamp"):
+        harness.record({"user": "ada"})
+
+
+@pytest.mark.parametrize(("refused", "taken"), [(None, 1), (1, None)])
+def test_a_refused_record_does_not_decide_whether_records_have_timestamps(
+    refused: int | None, taken: int | None
+) -> None:
+    harness = ProcessHarness(Keeps(), key="user", side_outputs=["aside"])
+    with pytest.raises(FlowError):
+        harness.record({"user": 0.5}, timestamp=refused)
+    assert len(harness.record({"user": "ada"}, timestamp=taken)) == 1
+
+
+class Keeps(cc.KeyedProcess[dict[str, Any], list[Any]]):
+    """Emits and keeps the same objects, which it changes with each record."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def on_record(self, record: dict[str, Any], ctx: cc.Context) -> Iterator[list[Any]]:
+        record["seen"] = True
+        self.records.append(record)
+        ctx.output("aside", self.records)
+        yield self.records
+
+
+def test_the_process_and_the_test_share_no_objects() -> None:
+    harness = ProcessHarness(Keeps(), key="user", side_outputs=["aside"])
+    record = {"user": "ada"}
+    (first,) = harness.record(record)
+    harness.record({"user": "bob"})
+    assert record == {"user": "ada"}
+    assert first == harness.side_output("aside")[0] == [{"user": "ada", "seen": True}]
+    record["user"] = "eve"
+    assert harness.process.records[0]["user"] == "ada"
+
+
+def test_the_clock_moves_by_seconds_in_whole_milliseconds() -> None:
+    harness = ProcessHarness(Polls())
+    for duration in (0.001, "2ms", 0.3, 1):
+        harness.advance_clock(duration)
+    assert harness.now == 1_303
 
 
 def test_what_can_be_no_key_is_refused_as_in_a_job() -> None:

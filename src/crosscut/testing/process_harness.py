@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
+from math import isclose
 from typing import Any, Generic, TypeVar
 
 from crosscut.connectors.simple.items import items
 from crosscut.contracts.connected_process import FROM_NOTHING, Begins, ConnectedProcess
 from crosscut.contracts.context import ABSENT
-from crosscut.contracts.process import EVENT_TIMERS, PROCESSING_TIMERS, KeyedProcess, declared
-from crosscut.errors import FlowError, InternalError
+from crosscut.contracts.process import EVENT_TIMERS, PROCESSING_TIMERS, TIMERS, KeyedProcess, declared
+from crosscut.errors import FlowError, InternalError, SettingsError
+from crosscut.flow.arguments import output_name
 from crosscut.flow.flow import Flow
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.durations import Duration, duration_ms
@@ -36,15 +38,16 @@ class ProcessHarness(Generic[RecordT, ResultT]):
     """Calls one process as a task of a job does: the same operator, state and timers, in this process.
 
     The methods that move the process on return the results that it has emitted meanwhile. Time stands still
-    until the test moves it: event time with `watermark`, processing time with `advance_clock`.
+    until the test moves it: event time with `watermark`, processing time with `advance_clock`. The process
+    gets copies of records, and the test copies of results, as if each went to another task.
 
     Args:
         process: A `KeyedProcess`, or a `ConnectedProcess` whose first stream is keyed.
         key: The key of a record, as in `key_by`: a function or the name of a field. None: each call of
             `record` gives the key.
         other_key: The same for the other stream of a `ConnectedProcess`. None: that stream is broadcast.
-        side_outputs: The side outputs that the flow reads. `ctx.output` with another name is an error, as in
-            a job.
+        side_outputs: Names of the side outputs that the flow reads, as in `["late"]`. `ctx.output` with
+            another name is an error, as in a job.
         now: The processing time at the beginning, in milliseconds since 1970 or as a `datetime`.
 
     Attributes:
@@ -86,16 +89,22 @@ class ProcessHarness(Generic[RecordT, ResultT]):
             stream = keyed.connect(other).process(process)
         else:
             stream = keyed.process(process)
+        if isinstance(side_outputs, str):
+            raise FlowError(f"side_outputs={side_outputs!r}: expected names, as in [{side_outputs!r}]")
         self._declared = process
         nodes = {node.uid: node for node in stream.named(_UID)._draft.nodes()}
         self._node = nodes[_UID]
         self._keys = None if key is None else _built(nodes["key"], None)
         self._other_keys = _built(nodes["other"], None) if "other" in nodes else None
         self._is_connected = isinstance(process, ConnectedProcess)
-        self._aside: dict[str, list[Any]] = {name: [] for name in side_outputs}
-        self._now_ms = as_timestamp(now)
+        self._aside: dict[str, list[Any]] = {
+            output_name(stream._draft, "side_outputs", name): [] for name in side_outputs
+        }
+        self._now_ms = _timestamp("now", now)
         self._watermark: int | None = None
-        self._is_timed = False
+        # A flow would refuse a process with on_timer on records without timestamps.
+        self._has_timers = (EVENT_TIMERS, TIMERS) in self._node.spec.states
+        self._is_timed: bool | None = True if self._has_timers else None
         self._has_ended = False
         self._restart_count = 0
         self.emitted: list[tuple[ResultT, int | None]] = []
@@ -120,10 +129,11 @@ class ProcessHarness(Generic[RecordT, ResultT]):
         Args:
             key: Of the record, if the harness has no function for it.
             timestamp: When the record happened, in milliseconds since 1970 or as a `datetime` with a time
-                zone. Give it to all records of a test, or to none.
+                zone. Give it to all records of a test, or to none; a process with `on_timer` needs it.
 
         Raises:
-            FlowError: An argument is not as described, or the record has no key that a job would accept.
+            FlowError: An argument is not as described, or the record can't be copied or has no key that a
+                job would accept.
             UserCodeError: The process raised. That exception is the `__cause__`.
         """
         batch = self._batch(record, timestamp)
@@ -161,12 +171,18 @@ class ProcessHarness(Generic[RecordT, ResultT]):
     def watermark(self, time: int | Moment) -> list[Any]:
         """Move event time on to `time`; return what the timers emit that are due then.
 
+        Args:
+            time: In milliseconds since 1970, or a `datetime` with a time zone.
+
         Raises:
-            FlowError: The watermark is later already.
+            FlowError: The watermark is later already, `time` is no time, or records of this test have no
+                timestamps.
             UserCodeError: As in `record`.
         """
         self._refuse_after_end()
-        watermark = as_timestamp(time)
+        if self._is_timed is False:
+            raise FlowError("the records of this test have no timestamps: pass timestamp= with each")
+        watermark = _timestamp("watermark", time)
         if self._watermark is not None and watermark < self._watermark:
             raise FlowError(f"watermark {watermark}: it is {self._watermark} already, and never moves back")
         self._is_timed = True
@@ -177,14 +193,22 @@ class ProcessHarness(Generic[RecordT, ResultT]):
         """Move processing time on; return what the timers emit that are due then.
 
         Args:
-            duration: "500ms", "5s", or a number of seconds.
+            duration: "500ms", "5s", or a number of seconds: 0.5 is half a second. Whole milliseconds, as
+                the clock has no smaller unit.
 
         Raises:
-            SettingsError: It is no duration.
+            SettingsError: It is no duration, or has a fraction of a millisecond.
             UserCodeError: As in `record`.
         """
         self._refuse_after_end()
-        self._now_ms += int(duration_ms(duration, "duration"))
+        exact_ms = duration_ms(duration, "duration")
+        whole_ms = round(exact_ms)
+        if not isclose(whole_ms, exact_ms, abs_tol=1e-6):
+            raise SettingsError(
+                f"duration={duration!r} is {exact_ms:g} ms: expected whole milliseconds; a number is one of "
+                f"seconds"
+            )
+        self._now_ms += whole_ms
         self._chain.tell_time(self._now_ms)
         return self._run(lambda: self._chain.ring(is_fed=False))
 
@@ -277,19 +301,21 @@ class ProcessHarness(Generic[RecordT, ResultT]):
 
     def _batch(self, record: Any, timestamp: int | Moment | None) -> Batch:
         self._refuse_after_end()
+        copied = _copied(record, "the record")
         if timestamp is None:
             if self._is_timed:
-                raise FlowError(
-                    "the record has no timestamp, and this test uses event time: pass timestamp= with each"
-                )
-            return Batch([record])
-        self._is_timed = True
-        return Batch([record], None, [as_timestamp(timestamp)])
+                why = "its process has on_timer" if self._has_timers else "this test uses event time"
+                raise FlowError(f"the record has no timestamp, and {why}: pass timestamp= with each")
+            return Batch([copied])
+        if self._is_timed is False:
+            raise FlowError("the record has a timestamp, and those before it have none: pass it with each")
+        return Batch([copied], None, [_timestamp("timestamp", timestamp)])
 
     def _process_batch(self, batch: Batch) -> list[Any]:
         for key in batch.keys or ():
             # A job refuses other keys where it routes records by them.
             encoded_key(key)
+        self._is_timed = batch.timestamps is not None
         return self._run(lambda: self._chain.process(batch))
 
     def _run(self, step: Callable[[], object]) -> list[Any]:
@@ -307,10 +333,11 @@ class ProcessHarness(Generic[RecordT, ResultT]):
         timestamps: Sequence[int | None] = batch.timestamps or [None] * len(batch)
         if not self._is_timed:
             timestamps = [None] * len(batch)
-        self.emitted += zip(batch.records, timestamps, strict=True)
+        results = [_copied(result, "a result") for result in batch.records]
+        self.emitted += zip(results, timestamps, strict=True)
 
     def _emit_aside(self, batch: Batch, side: SideOutput) -> None:
-        self._aside[side.name] += batch.records
+        self._aside[side.name] += [_copied(record, "a record of a side output") for record in batch.records]
 
     def _rows(self, table: str) -> dict[Any, Any]:
         rows = dict(self._state.tables[table].items())
@@ -329,6 +356,28 @@ class ProcessHarness(Generic[RecordT, ResultT]):
     def _refuse_after_end(self) -> None:
         if self._has_ended:
             raise FlowError("the input has ended: after end() a process is not called any more")
+
+
+def _timestamp(name: str, value: Any) -> int:
+    try:
+        return as_timestamp(value)
+    except (TypeError, ValueError) as error:
+        raise FlowError(f"{name}={value!r:.100}: {error}") from error
+
+
+def _copied(value: Any, what: str) -> Any:
+    """Return a copy, as the task has it that a record is sent to.
+
+    Raises:
+        FlowError: There can't be one.
+    """
+    try:
+        return deepcopy(value)
+    except Exception as error:
+        raise FlowError(
+            f"{what} can't be copied, and a job would have to pickle it: {type(error).__name__}: {error}: "
+            f"{value!r:.100}"
+        ) from error
 
 
 def _given_by_the_call(record: Any) -> Any:
