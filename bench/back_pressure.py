@@ -96,7 +96,7 @@ def run(snapshots: str, slowness: float, options: argparse.Namespace) -> Measure
         checkpoint_interval="1h",
         checkpoint_timeout="10m",
         snapshots=snapshots,
-        channel_bytes=64 * 1024,
+        engine=cc.Continuous(channel_bytes=64 * 1024),
         batch_rows=100,
     )
     job = flow.start(settings)

@@ -77,7 +77,7 @@ def main() -> None:
             records="values",
             settings=cc.Settings(
                 parallelism=options.parallelism,
-                batch_records_max=options.batch,
+                engine=cc.MicroBatch(records_max=options.batch),
                 checkpoint_timeout="10m",
                 checkpoint_dir=f"{directory}/checkpoints",
             ),

@@ -69,10 +69,12 @@ def watched(
     """Run a job for so many batches after the first two; return their progress, and their processor time."""
     job = flow.start(
         cc.Settings(
-            engine="micro-batch",
-            checkpoint_dir=f"{directory}/checkpoints",
-            checkpoint_interval="10ms",
-            **settings,
+            **{
+                "engine": "micro-batch",
+                "checkpoint_dir": f"{directory}/checkpoints",
+                "checkpoint_interval": "10ms",
+            }
+            | settings
         )
     )
     seen: dict[int, dict[str, Any]] = {}
@@ -123,7 +125,7 @@ def main() -> None:
             f"{directory}/b",
             options.batches,
             parallelism=options.parallelism,
-            batch_records_max=options.records,
+            engine=cc.MicroBatch(records_max=options.records),
         )
         rows = sum(one["numInputRows"] for one in found)
         print(

@@ -79,7 +79,7 @@ def settings(directory: Path) -> cc.Settings:
         parallelism=2,
         checkpoint_dir=directory / "checkpoints",
         checkpoint_interval="2s",
-        channel_bytes=65_536,
+        engine=cc.Continuous(channel_bytes=65_536),
         restart=cc.Restart(delay_step="50ms"),
         web=True,
         web_port=0,

@@ -76,7 +76,7 @@ def micro_batch(directory: Path) -> None:
     """A count in micro-batches."""
     flow = count_flow(cc.items(range(RECORDS)), directory / "out")
     settings = cc.Settings(
-        engine="micro-batch", parallelism=2, checkpoint_dir=str(directory / "cp"), batch_records_max=5_000
+        engine=cc.MicroBatch(records_max=5_000), parallelism=2, checkpoint_dir=str(directory / "cp")
     )
     job = flow.start(settings)
     job.wait(DEADLINE_S)

@@ -54,10 +54,12 @@ if TYPE_CHECKING:
     from crosscut.contracts.context import Context
     from crosscut.contracts.dead_letters import DeadLetter
     from crosscut.contracts.dynamic_source import Discovered, DynamicSource
+    from crosscut.contracts.engines import Auto, Continuous, MicroBatch
     from crosscut.contracts.invariants import Cut, no_deadlock
     from crosscut.contracts.process import KeyedProcess
     from crosscut.contracts.serializers import ArrowSerializer, MsgspecSerializer, Serializer
     from crosscut.contracts.settings import Restart, Settings
+    from crosscut.contracts.snapshot_protocols import Aligned
     from crosscut.contracts.state import (
         AggregatingState,
         ListState,
@@ -98,12 +100,15 @@ __all__ = [
     "END_OF_TIME",
     "JSON",
     "AggregatingState",
+    "Aligned",
     "ArrowSerializer",
+    "Auto",
     "BroadcastState",
     "CommitPermit",
     "CommittedOutput",
     "ConnectedProcess",
     "Context",
+    "Continuous",
     "CrosscutError",
     "Cut",
     "DeadLetter",
@@ -118,6 +123,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "MicroBatch",
     "MsgspecSerializer",
     "ReducingState",
     "Restart",
@@ -184,6 +190,7 @@ _NAMES = {
     "connectors.secrets": "environment",
     "connectors.files.typed_json": "json",
     "connectors.simple.socket_lines": "socket stdin",
+    "contracts.engines": "Auto Continuous MicroBatch",
     "contracts.invariants": "Cut no_deadlock",
     "contracts.dead_letters": "DeadLetter",
     "contracts.dynamic_source": "Discovered DynamicSource",
@@ -205,6 +212,7 @@ _NAMES = {
     "savepoints.manifest": "seal_savepoint",
     "contracts.serializers": "ArrowSerializer MsgspecSerializer Serializer",
     "contracts.settings": "Restart Settings",
+    "contracts.snapshot_protocols": "Aligned",
     "spark.cluster.job": "Job",
     "foundation.timestamps": "END_OF_TIME",
     "contracts.tracing": "open_telemetry",

@@ -65,8 +65,7 @@ class Troubled:
 
 def troubled(directory: Path) -> NumberedJob:
     settings = {
-        "engine": "micro-batch",
-        "batch_records_max": 2_000,
+        "engine": cc.MicroBatch(records_max=2_000),
         "checkpoint_interval": "50ms",
         "restart": cc.Restart(failures=0),
         "web": True,

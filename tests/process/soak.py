@@ -32,6 +32,7 @@ from typing import Any
 from drivers import Driver
 from jobs import NumberedJob, children_of, is_gone, shaken, state_of, until
 
+from crosscut import Continuous
 from crosscut.store.checkpoint_store import open_store
 
 FAULTS = {"worker": 6, "all workers": 2, "driver": 2, "worker pauses": 2, "driver pauses": 1}
@@ -73,7 +74,7 @@ def drawn(seed: int) -> Round:
         "parallelism": parallelism,
         "checkpoints_in_flight": in_flight,
         "checkpoint_interval": choices.choice(("20ms", "100ms", "400ms")),
-        "channel_bytes": choices.choice((64 * 1024, 4 * 1024 * 1024)),
+        "engine": Continuous(channel_bytes=choices.choice((64 * 1024, 4 * 1024 * 1024))),
         "batch_rows": choices.choice((10, 1_000)),
         "heartbeat_timeout": choices.choice(("1s", "5s")),
         "failures": 1_000_000,

@@ -111,9 +111,8 @@ class Switched:
 
     def settings(self, stretch: Stretch) -> cc.Settings:
         return cc.Settings(
-            engine=stretch.engine,
+            engine=cc.MicroBatch(records_max=300) if stretch.engine == "micro-batch" else stretch.engine,
             parallelism=stretch.parallelism,
-            batch_records_max=300,
             checkpoint_dir=str(self.numbered.checkpoint_dir),
             checkpoint_interval="100ms",
             restart=cc.Restart(failures=20, delay_step="50ms", delay_max="200ms"),

@@ -60,7 +60,7 @@ def test_a_backfill_that_failed_halfway_goes_on_with_the_same_rows_and_a_continu
     def backfill(**others: Any) -> str:
         chosen = {
             "checkpoint_dir": tmp_path / "past",
-            "batch_records_max": 2_000,
+            "engine": cc.MicroBatch(records_max=2_000),
             "restart": cc.Restart(failures=0),
         }
         return cc.backfill(

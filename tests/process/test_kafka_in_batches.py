@@ -82,19 +82,20 @@ def test_topic_to_topic_is_exact_from_one_engine_to_the_other_whoever_is_killed(
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     assert job.stop()
     feed.send(1_000)
-    job = started.flow(flow, settings(tmp_path, trigger="available_now"))
+    job = started.flow(flow, settings(tmp_path, engine=cc.MicroBatch(trigger="available_now")))
     job.wait(DEADLINE_S)
     assert job.status == "stopped"
     assert feed.is_counted()
 
 
 AUTO: dict[str, Any] = {
-    "engine": "auto",
-    "batch_parallelism": 3,
-    "batch_records_max": 1_500,
-    "caught_up_at": 500,
-    "behind_at": 3_000,
-    "behind_for": "300ms",
+    "engine": cc.Auto(
+        batch_parallelism=3,
+        caught_up_at=500,
+        behind_at=3_000,
+        behind_for="300ms",
+        micro_batch=cc.MicroBatch(records_max=1_500),
+    ),
     "checkpoint_interval": "100ms",
 }
 
@@ -183,7 +184,7 @@ def test_offsets_that_are_gone_and_a_topic_that_was_made_anew_fail_a_job_in_batc
         return end
 
     numbers(broker, topic, 0, 10)
-    assert run(trigger="available_now").outcome == "stopped"
+    assert run(engine=cc.MicroBatch(trigger="available_now")).outcome == "stopped"
     numbers(broker, topic, 10, 10)
     broker.delete_records(topic, 0, 15)
     end = run()

@@ -352,7 +352,7 @@ def test_a_loop_with_far_more_in_it_than_fits_into_its_channels_does_not_stop(
     out = cc.collect()
     flow = cc.Flow("doubling")
     flow.source(cc.generate(lambda i: (12, i), count=32)).iterate(doubled).sink(out)
-    settings = {"channel_bytes": 65_536, "batch_rows": 50}
+    settings = {"engine": cc.Continuous(channel_bytes=65_536), "batch_rows": 50}
     job = started(LoopJob(tmp_path, flow, out, ALIGNED, settings))
     started.finish(job)
     assert sorted(number for _, number in out.records()) == list(range(32 * 2**12))

@@ -16,7 +16,7 @@ from watching import Watcher
 
 import crosscut as cc
 
-IN_BATCHES = {"engine": "micro-batch", "batch_records_max": 4_000, "checkpoint_interval": "50ms"}
+IN_BATCHES = {"engine": cc.MicroBatch(records_max=4_000), "checkpoint_interval": "50ms"}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def test_listeners_are_told_of_the_end_of_a_job_whose_next_engine_could_not_even
     armed = arm("engine.switch:raise:1")
     flow = cc.Flow("never-over")
     flow.source(cc.generate(lambda i: i, count=10**9, rate=200)).sink(cc.collect(tmp_path / "out"))
-    settings = cc.Settings(engine="auto", parallelism=1, batch_parallelism=1, checkpoint_interval="50ms")
+    settings = cc.Settings(engine=cc.Auto(batch_parallelism=1), parallelism=1, checkpoint_interval="50ms")
     job = started.flow(flow, replace(settings, checkpoint_dir=str(tmp_path / "checkpoints")))
     told: list[Any] = []
     job.on_event(told.append)
@@ -114,7 +114,7 @@ def test_a_driver_that_slept_between_its_engines_leaves_the_job_to_the_driver_th
     tmp_path: Path, drive: Callable[..., Driver], started: Any
 ) -> None:
     """B5, P11: nothing of its own is on its way then, so the claim of its next engine would be the newest."""
-    either = {"engine": "auto", "batch_parallelism": 2, "checkpoint_interval": "50ms"}
+    either = {"engine": cc.Auto(batch_parallelism=2), "checkpoint_interval": "50ms"}
     numbered = NumberedJob(tmp_path, count=12_000, held=1, settings=either)
     armed = Armed(tmp_path / "failpoints", ("engine.switch:stop:1",))
     driver = drive(numbered, armed.environment, **either)

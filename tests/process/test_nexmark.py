@@ -15,7 +15,9 @@ import crosscut as cc
 EVENTS = 2_000
 
 
-@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
+@pytest.mark.parametrize(
+    "engine", [cc.Continuous(), cc.MicroBatch(records_max=800)], ids=["continuous", "batches"]
+)
 def test_all_questions_at_once_are_answered_as_by_a_batch(started: Any, tmp_path: Path, engine: Any) -> None:
     flow = cc.Flow("nexmark")
     events = flow.source(cc.generate(event, count=EVENTS)).named("events")
@@ -26,7 +28,6 @@ def test_all_questions_at_once_are_answered_as_by_a_batch(started: Any, tmp_path
     settings = cc.Settings(
         parallelism=2,
         engine=engine,
-        batch_records_max=800,
         checkpoint_dir=tmp_path / "checkpoints",
         checkpoint_interval="200ms",
     )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jobs import DEADLINE_S, KEYS, NumberedJob, Record, lose, until
 
+from crosscut import Continuous
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.store.checkpoint_store import open_store
@@ -84,7 +85,7 @@ def test_a_task_that_falls_behind_throttles_the_sources_and_checkpoints_go_on(
         keyed_hook=SlowUntil(tmp_path / "gate", wait_s),
         settings={
             "snapshots": snapshots,
-            "channel_bytes": CHANNEL_BYTES,
+            "engine": Continuous(channel_bytes=CHANNEL_BYTES),
             "batch_rows": 100,
             "checkpoint_timeout": timeout,
             "checkpoint_failures": 1_000,
@@ -138,7 +139,7 @@ def test_channels_are_restored_though_they_held_more_than_they_have_credit_for(
         keyed_hook=SlowUntil(tmp_path / "gate", 0.001),
         settings={
             "snapshots": snapshots,
-            "channel_bytes": CHANNEL_BYTES,
+            "engine": Continuous(channel_bytes=CHANNEL_BYTES),
             "batch_rows": 200,
             "checkpoint_interval": "1h",
         },

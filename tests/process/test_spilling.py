@@ -54,7 +54,8 @@ def test_what_is_blocked_is_spilled_and_a_kill_in_the_middle_of_it_costs_no_reco
     """A2, J1."""
     # Batches that wait are joined up to `batch_rows`, and a channel inside a worker holds a few before it
     # spills. With the default, all that comes in within 300 ms fits into memory; then the barrier overtakes.
-    settings = {"snapshots": snapshots, "spill_bytes": 1 << 30, "channel_bytes": 65_536, "batch_rows": 20}
+    engine = cc.Continuous(spill_bytes=1 << 30, channel_bytes=65_536)
+    settings = {"snapshots": snapshots, "engine": engine, "batch_rows": 20}
     numbered = Skewed(tmp_path, count=60_000, branches=2, settings=settings)
 
     class Gated:

@@ -81,8 +81,7 @@ def test_a_job_that_reads_what_there_is_reads_all_that_spark_has_at_its_first_st
     source.named("lines").sink(out)
     settings = cc.Settings(
         parallelism=2,
-        engine="micro-batch",
-        trigger="available_now",
+        engine=cc.MicroBatch(trigger="available_now"),
         checkpoint_dir=str(tmp_path / "checkpoints"),
         **PATIENT,
     )

@@ -211,8 +211,8 @@ async def _driven(
         store=store,
         store_url=url,
         terms=batch_terms(settings),
-        records_max=settings.batch_records_max,
-        trigger=settings.trigger,
+        records_max=settings.micro_batch.records_max,
+        trigger=settings.micro_batch.trigger,
         failpoints=failpoints,
     )
     terms: JobTerms = job_terms(graph, settings, None, awaits_verdict=False)

@@ -170,11 +170,10 @@ def run_rescaled(seed: int, directory: Path) -> str:
     for turn, parallelism in enumerate(starts):
         is_last = turn == len(starts) - 1
         settings = cc.Settings(
-            engine="micro-batch",
+            engine=cc.MicroBatch(records_max=1_000 if is_last else records_max),
             checkpoint_dir=directory / "checkpoints",
             parallelism=parallelism,
             checkpoint_interval="10ms",
-            batch_records_max=1_000 if is_last else records_max,
         )
         graph = flow.compile(parallelism, 128)
         runs_max = None if is_last else dice.choice((1, 1, 2, 3))

@@ -224,10 +224,9 @@ def test_a_question_is_answered_in_batches_as_well_whatever_becomes_of_attempts(
     halves = ReplayedSource({"even": events[::2], "odd": events[1::2]})
     asked(flow.source(halves).named("events"), name).sink(out)
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=120),
         checkpoint_dir=tmp_path / "checkpoints",
         checkpoint_interval="10ms",
-        batch_records_max=120,
     )
     storm = Weather(doubled=0.2, torn=0.1, lost=0.1)
     end, _ = run_batches(

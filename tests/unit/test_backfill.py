@@ -68,17 +68,16 @@ def clicks_by_user(
     return flow
 
 
-def ran(graph: JobGraph, directory: Path, seed: int, **others: Any) -> None:
+def ran(graph: JobGraph, directory: Path, seed: int, trigger: Any = "interval", **others: Any) -> None:
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=60, trigger=trigger),
         checkpoint_dir=directory,
         checkpoint_interval="10ms",
-        batch_records_max=60,
         **others,
     )
     end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(seed), STORM))
     assert end is not None
-    assert end.outcome == ("stopped" if settings.trigger == "available_now" else "finished"), end
+    assert end.outcome == ("stopped" if trigger == "available_now" else "finished"), end
 
 
 def last_checkpoint(directory: Path) -> CheckpointCompleted:

@@ -70,12 +70,11 @@ def output(build: Callable[[Any], Any], by_ms: int, backend: BackendName, direct
     records = sorted(((key, time + by_ms) for key, time in RECORDS), key=lambda one: one[1])
     build(flow.source(cc.items(records)).assign_timestamps(lambda one: one[1])).sink(out)
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=17),
         parallelism=1,
         state_backend=backend,
         checkpoint_dir=directory / f"checkpoints-{by_ms}",
         checkpoint_interval="10ms",
-        batch_records_max=17,
     )
     graph = flow.compile(1, 128)
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
@@ -15,10 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.proof.stores import numbered
 
-from crosscut import Job, Restart, Settings
+from crosscut import Auto, Continuous, Job, MicroBatch, Restart, Settings
 from crosscut.cli.commands import program
 from crosscut.cli.options import settings_from, settings_options
 from crosscut.cli.target import load_flow
+from crosscut.contracts.engines import ENGINES
 from crosscut.errors import CheckpointError, FlowError, SettingsError
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.graph.identity import identity_of
@@ -108,6 +109,8 @@ def test_every_setting_has_an_option_with_a_help_text_and_is_in_the_guide() -> N
     guide = (ROOT / "docs" / "guide" / "running.md").read_text(encoding="utf-8")
     names = [name for name in Settings.names() if name not in ("restart", "migrate_state")]
     names += [f"restart_{name}" for name in Restart.__match_args__ or Restart.__slots__]
+    names += [one.metadata.get("option", one.name) for kind in ENGINES for one in fields(kind)]
+    names = [name for name in names if name not in ("continuous", "micro_batch")]
     assert len(names) > 20
     for name in names:
         option = f"--{name.replace('_', '-')}"
@@ -124,7 +127,7 @@ def test_options_become_settings_of_the_right_types() -> None:
         parallelism=4,
         checkpoint_dir="here",
         checkpoint_interval="200ms",
-        linger=0.5,
+        engine=Continuous(linger=0.5),
         snapshots="none",
         restart=Restart(failures=0, window="1m"),
         strict=True,
@@ -132,9 +135,24 @@ def test_options_become_settings_of_the_right_types() -> None:
     )
 
 
+def test_options_of_an_engine_become_its_settings() -> None:
+    assert parsed("--engine", "micro-batch", "--trigger", "once", "--batch-records-max", "7") == Settings(
+        engine=MicroBatch(trigger="once", records_max=7)
+    )
+    both = parsed("--engine", "auto", "--behind-for", "2m", "--linger", "5ms", "--batch-records-max", "7")
+    assert both.engine == Auto(
+        behind_for="2m", continuous=Continuous(linger="5ms"), micro_batch=MicroBatch(records_max=7)
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--trigger", "once"], "--trigger is an option of --engine micro-batch; found --engine contin"),
+        (
+            ["--engine", "micro-batch", "--linger", "5ms"],
+            "--linger is an option of --engine continuous",
+        ),
         (["--parallelism", "many"], "'many' is not a valid integer"),
         (["--linger", "5 parsecs"], "'5 parsecs' is not a duration"),
         (["--snapshots", "sometimes"], "snapshots='sometimes': expected 'aligned'"),

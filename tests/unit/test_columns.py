@@ -203,10 +203,9 @@ def counting(key: Callable[[Any], Any], kind: RecordKind, directory: Path) -> tu
 
 def ran(flow: cc.Flow, directory: Path, weather: Weather = STORM) -> Any:
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=70),
         checkpoint_dir=directory / "checkpoints",
         checkpoint_interval="10ms",
-        batch_records_max=70,
         restart=cc.Restart(failures=3),
     )
     end, _ = run_batches(

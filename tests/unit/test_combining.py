@@ -97,13 +97,19 @@ def shown(out: cc.Collect) -> Counter[str]:
     return Counter(map(repr, out.records()))
 
 
-def ran(flow: cc.Flow, directory: Path, weather: Weather = STORM, parallelism: int = 2, **others: Any) -> Any:
+def ran(
+    flow: cc.Flow,
+    directory: Path,
+    weather: Weather = STORM,
+    parallelism: int = 2,
+    trigger: Any = "interval",
+    **others: Any,
+) -> Any:
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=60, trigger=trigger),
         parallelism=parallelism,
         checkpoint_dir=directory / "checkpoints",
         checkpoint_interval="10ms",
-        batch_records_max=60,
         restart=cc.Restart(failures=3 if weather == STORM else 0),
         **others,
     )

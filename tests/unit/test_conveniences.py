@@ -36,10 +36,9 @@ def results(build: Any, records: list[Any], directory: Path) -> list[Any]:
     flow, out = cc.Flow("payments"), cc.collect(directory / "out")
     build(flow.source(cc.items(records)).named("in")).sink(out)
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=7),
         checkpoint_dir=str(directory / "checkpoints"),
         checkpoint_interval="10ms",
-        batch_records_max=7,
     )
     graph = flow.compile(2, 128)
     end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), Weather()))

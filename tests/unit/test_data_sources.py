@@ -643,10 +643,9 @@ def test_in_batches_all_tasks_write_and_the_messages_of_one_are_committed_in_one
     flow.source(ReplayedSource(thirds)).named("numbers").sink(sink).named("out")
     graph = flow.compile(2, 128)
     given = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=60),
         checkpoint_dir=tmp_path / "checkpoints",
         checkpoint_interval="10ms",
-        batch_records_max=60,
     )
     storm = Weather(doubled=0.3, torn=0.2, lost=0.1)
     left = 12

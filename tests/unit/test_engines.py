@@ -229,7 +229,7 @@ def test_batches_run_on_all_that_spark_has_and_tasks_that_stay_on_what_was_asked
     assert settings_of(auto, "micro-batch", 8).parallelism == 8
     assert settings_of(auto, "micro-batch", None).parallelism == 2
     assert settings_of(auto, "micro-batch", 1_000).parallelism == auto.max_parallelism
-    asked = Settings(engine="auto", parallelism=2, batch_parallelism=3)
+    asked = Settings(engine=cc.Auto(batch_parallelism=3), parallelism=2)
     assert settings_of(asked, "micro-batch", 8).parallelism == 3
     alone = Settings(engine="micro-batch", parallelism=2)
     assert settings_of(alone, "micro-batch", 8) == alone
@@ -237,7 +237,7 @@ def test_batches_run_on_all_that_spark_has_and_tasks_that_stay_on_what_was_asked
 
 def test_settings_that_would_have_a_job_go_to_and_fro_are_refused() -> None:
     with pytest.raises(SettingsError, match="is not below behind_at"):
-        Settings(engine="auto", caught_up_at=5, behind_at=5)
+        cc.Auto(caught_up_at=5, behind_at=5)
     with pytest.raises(SettingsError, match="count each record once"):
         Settings(engine="auto", snapshots="at-least-once")
 

@@ -209,11 +209,10 @@ def run_versions(tmp_path: Path, state_backend: BackendName, process: Any, until
     source = ReplayedSource({"s": list(range(400))})
     flow.source(source).key_by(lambda number: number % 3).process(process).named("p").sink(out)
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=20),
         checkpoint_dir=tmp_path / "checkpoints",
         parallelism=1,
         checkpoint_interval="10ms",
-        batch_records_max=20,
         state_backend=state_backend,
     )
     end, _ = run_batches(

@@ -179,10 +179,9 @@ def test_a_flow_calls_it_with_all_records_of_a_checkpoint(tmp_path: Path) -> Non
     flow = cc.Flow("calls")
     flow.source(cc.items(range(20)), name="in").for_each_checkpoint(called, name="out")
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=7),
         checkpoint_dir=str(tmp_path),
         checkpoint_interval="10ms",
-        batch_records_max=7,
     )
     graph = flow.compile(2, 128)
     assert any(node.uid == "out" for vertex in graph.vertices for node in vertex.chain)

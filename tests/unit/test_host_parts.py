@@ -318,10 +318,9 @@ def counted(tmp_path: Path, state_backend: BackendName, harm: Callable[[Path, Pa
         str
     ).count().sink(out)
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=1_000),
         parallelism=1,
         checkpoint_interval="10ms",
-        batch_records_max=1_000,
         checkpoint_dir=tmp_path / "checkpoints",
         state_backend=state_backend,
         state_dir=tmp_path / "state",
@@ -417,10 +416,9 @@ def test_a_rescaled_job_does_not_go_on_with_files_of_a_database_that_were_damage
 
     def ended(parallelism: int, until: Callable[[Any], bool]) -> Any:
         settings = cc.Settings(
-            engine="micro-batch",
+            engine=cc.MicroBatch(records_max=1_000),
             parallelism=parallelism,
             checkpoint_interval="10ms",
-            batch_records_max=1_000,
             checkpoint_dir=tmp_path / "checkpoints",
             state_backend="rocksdb",
         )

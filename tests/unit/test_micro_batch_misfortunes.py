@@ -36,14 +36,14 @@ NUMBER = StructType([StructField("number", IntegerType())])
 CHANCE = Random()
 
 
-def settings(directory: Path, **others: Any) -> cc.Settings:
+def settings(directory: Path, trigger: Any = "interval", **others: Any) -> cc.Settings:
     given: dict[str, Any] = {
         "parallelism": 2,
         "checkpoint_interval": "10ms",
-        "batch_records_max": 20,
         "restart": cc.Restart(failures=0),
     }
-    return cc.Settings(engine="micro-batch", checkpoint_dir=directory / "checkpoints", **(given | others))
+    engine = cc.MicroBatch(records_max=20, trigger=trigger)
+    return cc.Settings(engine=engine, checkpoint_dir=directory / "checkpoints", **(given | others))
 
 
 def jobs_of(graph: JobGraph, url: str) -> LocalJobs:

@@ -34,12 +34,13 @@ def made(seed: int, weather: Weather) -> Callable[[JobGraph, str], LocalJobs]:
     return lambda graph, url: LocalJobs(graph, url, Random(seed), weather)
 
 
-def settings(tmp_path: Path, **others: Any) -> cc.Settings:
+def settings(tmp_path: Path, records_max: int = 8, trigger: Any = "interval", **others: Any) -> cc.Settings:
     # How many runs are lost depends on how many batches there are, and so on the machine.
     restart = cc.Restart(failures=1_000, delay_step="1ms", delay_max="1ms")
-    given: dict[str, Any] = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 8}
+    given: dict[str, Any] = {"parallelism": 2, "checkpoint_interval": "10ms"}
     given |= {"restart": restart} | others
-    return cc.Settings(engine="micro-batch", checkpoint_dir=tmp_path / "checkpoints", **given)
+    engine = cc.MicroBatch(records_max=records_max, trigger=trigger)
+    return cc.Settings(engine=engine, checkpoint_dir=tmp_path / "checkpoints", **given)
 
 
 class Coming(cc.DynamicSource[int]):
@@ -224,7 +225,7 @@ def test_readers_are_told_in_the_next_batch_of_what_is_complete_and_visible(tmp_
 
     run_batches(
         flow.compile(1, 128),
-        settings(tmp_path, parallelism=1, batch_records_max=10),
+        settings(tmp_path, parallelism=1, records_max=10),
         made(1, CALM),
         is_enough,
     )
@@ -278,7 +279,7 @@ def test_a_split_without_records_does_not_hold_windows_up_for_ever(tmp_path: Pat
     def has_closed_all(driver: CoordinatorDriver) -> bool:
         return len(out.records()) == 9
 
-    given_settings = settings(tmp_path, parallelism=parallelism, batch_records_max=40)
+    given_settings = settings(tmp_path, parallelism=parallelism, records_max=40)
     run_batches(flow.compile(parallelism, 128), given_settings, made(1, CALM), has_closed_all)
     assert sorted((one.start, one.value) for one in out.records()) == [(100 * n, 10) for n in range(9)]
 
@@ -388,7 +389,7 @@ class FetchedReader(SplitReader):
 def test_a_job_that_reads_what_there_is_reads_also_what_is_on_its_way(tmp_path: Path) -> None:
     flow, out = cc.Flow("fetched"), cc.collect(tmp_path / "out")
     flow.source(Fetched()).sink(out)
-    given = settings(tmp_path, parallelism=1, trigger="available_now", batch_records_max=100)
+    given = settings(tmp_path, parallelism=1, trigger="available_now", records_max=100)
     end, _ = run_batches(flow.compile(1, 128), given, made(1, CALM))
     assert end is not None
     assert end.outcome == "stopped", end

@@ -49,9 +49,10 @@ def made(
     return lambda graph, url: LocalJobs(graph, url, Random(seed), weather, state_backend)
 
 
-def settings(tmp_path: Path, **others: Any) -> cc.Settings:
-    given = {"parallelism": 2, "checkpoint_interval": "10ms", "batch_records_max": 40} | others
-    return cc.Settings(engine="micro-batch", checkpoint_dir=tmp_path / "checkpoints", **given)
+def settings(tmp_path: Path, records_max: int = 40, trigger: Any = "interval", **others: Any) -> cc.Settings:
+    given = {"parallelism": 2, "checkpoint_interval": "10ms"} | others
+    engine = cc.MicroBatch(records_max=records_max, trigger=trigger)
+    return cc.Settings(engine=engine, checkpoint_dir=tmp_path / "checkpoints", **given)
 
 
 def can_run(description: Description) -> bool:
@@ -167,7 +168,7 @@ def test_files_of_attempts_that_were_not_taken_are_deleted_while_the_job_runs(
     """Of doubled attempts nobody may have heard: those are found by the sweep of every second batch."""
     monkeypatch.setattr(batches, "SWEEP_EVERY", 2)
     out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
-    graph, given = routed_at_random(out, counts).compile(2, 128), settings(tmp_path, batch_records_max=20)
+    graph, given = routed_at_random(out, counts).compile(2, 128), settings(tmp_path, records_max=20)
     end, jobs = run_batches(graph, given, made(1, Weather(doubled=0.7)))
     assert end is not None
     assert end.outcome == "finished", end
@@ -194,7 +195,7 @@ def test_a_sweep_that_takes_its_time_removes_nothing_of_the_next_batch(
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("swept")
     flow.source(ReplayedSource({"s": list(range(100))})).sink(out)
-    given = settings(tmp_path, parallelism=1, batch_records_max=20, restart=cc.Restart(failures=0))
+    given = settings(tmp_path, parallelism=1, records_max=20, restart=cc.Restart(failures=0))
     run_batches(flow.compile(1, 128), given, made(1, CALM))
     assert out.records() == list(range(100))
 
@@ -220,7 +221,7 @@ def test_a_commit_of_an_older_epoch_that_comes_late_does_not_have_a_batch_begin_
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("late")
     flow.source(ReplayedSource({"s": list(range(120))})).sink(out)
-    given = settings(tmp_path, parallelism=1, batch_records_max=20)
+    given = settings(tmp_path, parallelism=1, records_max=20)
     end, _ = run_batches(flow.compile(1, 128), given, made(1, CALM))
     assert end is not None
     assert end.outcome == "finished", end
@@ -251,7 +252,7 @@ def test_a_commit_that_is_tried_again_counts_the_records_of_its_batch_once(
 
     run_batches(
         flow.compile(1, 128),
-        settings(tmp_path, parallelism=1, batch_records_max=20),
+        settings(tmp_path, parallelism=1, records_max=20),
         made(1, CALM),
         look,
     )
@@ -275,7 +276,7 @@ def test_a_batch_has_no_more_records_than_the_setting_says(tmp_path: Path) -> No
     flow = cc.Flow("bounded")
     out = cc.collect(tmp_path / "out")
     flow.source(ReplayedSource({"a": list(range(50)), "b": list(range(50))})).sink(out)
-    given = settings(tmp_path, batch_records_max=20)
+    given = settings(tmp_path, records_max=20)
     end, jobs = run_batches(flow.compile(2, 128), given, made(1, CALM))
     assert end is not None
     assert end.outcome == "finished"
@@ -310,7 +311,7 @@ def test_a_process_that_had_another_partition_reads_only_what_has_changed(tmp_pa
     records = [f"key-{number}" for number in range(1_000)]
     records += [f"key-{number % 1_000}" for number in range(1_000)]
     flow.source(ReplayedSource({"s": records})).key_by(str).count().sink(out)
-    given = settings(tmp_path, batch_records_max=200)
+    given = settings(tmp_path, records_max=200)
     end, jobs = run_batches(flow.compile(2, 128), given, made(3, CALM))
     assert end is not None
     assert end.outcome == "finished"
@@ -394,9 +395,7 @@ def test_a_batch_ends_in_time_though_there_is_always_more(tmp_path: Path) -> Non
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("trickle")
     flow.source(Trickling({"s": list(range(100_000))})).sink(out)
-    given = settings(
-        tmp_path, parallelism=1, batch_records_max=100_000, trigger="once", checkpoint_timeout="1s"
-    )
+    given = settings(tmp_path, parallelism=1, records_max=100_000, trigger="once", checkpoint_timeout="1s")
     end, jobs = run_batches(flow.compile(1, 128), given, made(1, CALM))
     assert end is not None
     assert end.outcome == "stopped", end
@@ -416,8 +415,10 @@ def test_a_trigger_says_when_batches_end(tmp_path: Path, trigger: str, count: in
 
 
 def test_a_trigger_without_batches_is_refused() -> None:
-    with pytest.raises(SettingsError, match="expected engine='micro-batch'"):
-        cc.Settings(trigger="once")
+    with pytest.raises(SettingsError, match=r"say engine=crosscut.MicroBatch\(trigger=...\)"):
+        cc.Settings(trigger="once")  # type: ignore[call-arg]
+    with pytest.raises(SettingsError, match=r"expected engine=crosscut.MicroBatch"):
+        cc.Auto(micro_batch=cc.MicroBatch(trigger="once"))
 
 
 def test_progress_has_the_shape_of_structured_streamings() -> None:

@@ -43,13 +43,14 @@ def flow_of(out: cc.Collect, left: cc.Source[int], right: cc.Source[int]) -> cc.
     return flow
 
 
-def ran(flow: cc.Flow, directory: Path, seed: int, parallelism: int, **others: Any) -> str:
+def ran(
+    flow: cc.Flow, directory: Path, seed: int, parallelism: int, trigger: Any = "interval", **others: Any
+) -> str:
     settings = cc.Settings(
-        engine="micro-batch",
+        engine=cc.MicroBatch(records_max=1_000, trigger=trigger),
         parallelism=parallelism,
         checkpoint_dir=directory / "checkpoints",
         checkpoint_interval="10ms",
-        batch_records_max=1_000,
         **others,
     )
     graph = flow.compile(parallelism, 128)

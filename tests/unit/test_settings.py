@@ -24,14 +24,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"batch_rows": 0}, "batch_rows=0"),
     ({"retain": 0}, "retain=0: expected a whole number from 1"),
     ({"commit_attempts": 0}, "commit_attempts=0"),
-    ({"spill_bytes": -1}, "spill_bytes=-1: expected a whole number from 0"),
-    ({"spill_dir": ""}, "spill_dir='': expected a directory"),
-    ({"channel_bytes": 1_000}, "channel_bytes=1000: expected a whole number from 65536"),
     ({"snapshots": "sometimes"}, "snapshots='sometimes': expected 'aligned'"),
     ({"checkpoint_interval": "1ms"}, "checkpoint_interval='1ms': expected at least 10 ms"),
     ({"checkpoint_interval": "often"}, "checkpoint_interval='often': expected a duration"),
     ({"checkpoint_timeout": 0.05}, "checkpoint_timeout=0.05: expected at least 100 ms"),
-    ({"linger": "-1ms"}, "linger='-1ms': expected a duration"),
     ({"heartbeat_timeout": "100ms"}, "heartbeat_timeout='100ms': expected at least 200 ms"),
     ({"start_timeout": 0}, "start_timeout=0: expected at least 100 ms"),
     ({"checkpoint_dir": ""}, "checkpoint_dir='': expected a directory or an fsspec URL"),
@@ -49,6 +45,30 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"checkpoints_in_flight": 0}, "checkpoints_in_flight=0: expected a whole number from 1 to 100"),
     ({"checkpoints_in_flight": 4}, "checkpoints_in_flight=4 is above retain=3"),
     ({"checkpoints_in_flight": 2, "snapshots": "halting"}, "everything stands still for one checkpoint"),
+    (
+        {"engine": "micro"},
+        "engine='micro': expected one of 'continuous', 'micro-batch', 'auto', or crosscut.C",
+    ),
+    ({"engine": cc.MicroBatch}, "MicroBatch'>: expected one of 'continuous'"),
+    ({"engine": cc.Auto(batch_parallelism=9), "max_parallelism": 8}, "batch_parallelism=9 is above max_para"),
+    ({"engine": cc.Auto(), "snapshots": "none"}, "at checkpoints that count each record once"),
+    ({"linger": "5ms"}, "there is no setting 'linger'; say engine=crosscut.Continuous(linger=...)"),
+    ({"batch_records_max": 5}, "'batch_records_max'; say engine=crosscut.MicroBatch(records_max=...)"),
+    ({"behind_at": 5}, "there is no setting 'behind_at'; say engine=crosscut.Auto(behind_at=...)"),
+]
+BAD_ENGINES: list[tuple[type[Any], dict[str, Any], str]] = [
+    (cc.Continuous, {"spill_bytes": -1}, "spill_bytes=-1: expected a whole number from 0"),
+    (cc.Continuous, {"spill_dir": ""}, "spill_dir='': expected a directory"),
+    (cc.Continuous, {"channel_bytes": 1_000}, "channel_bytes=1000: expected a whole number from 65536"),
+    (cc.Continuous, {"linger": "-1ms"}, "linger='-1ms': expected a duration"),
+    (cc.Continuous, {"lingers": 1}, "there is no setting 'lingers' of Continuous; did you mean 'linger'?"),
+    (cc.MicroBatch, {"records_max": 0}, "records_max=0: expected a whole number from 1"),
+    (cc.MicroBatch, {"trigger": "twice"}, "trigger='twice': expected one of 'interval'"),
+    (cc.Auto, {"caught_up_at": 7, "behind_at": 7}, "caught_up_at=7 is not below behind_at=7"),
+    (cc.Auto, {"batch_parallelism": 0}, "batch_parallelism=0: expected a whole number from 1"),
+    (cc.Auto, {"continuous": cc.MicroBatch()}, "expected crosscut.Continuous(...)"),
+    (cc.Auto, {"micro_batch": cc.MicroBatch(trigger="once")}, "expected engine=crosscut.MicroBatch(...)"),
+    (cc.Aligned, {"unaligned_after": "soon"}, "unaligned_after='soon': expected a duration"),
 ]
 BAD_RESTARTS: list[tuple[dict[str, Any], str]] = [
     ({"failures": -1}, "restart.failures=-1: expected a whole number from 0"),
@@ -74,8 +94,35 @@ def test_so_is_one_of_the_restart_strategy(values: dict[str, Any], text: str) ->
     assert text in str(failure.value)
 
 
-@pytest.mark.parametrize("kind", [Settings, Restart])
-def test_no_setting_takes_an_object_of_a_wrong_type(kind: type[Settings | Restart]) -> None:
+@pytest.mark.parametrize(("kind", "values", "text"), BAD_ENGINES, ids=[text for *_, text in BAD_ENGINES])
+def test_so_is_one_of_an_engine(kind: type[Any], values: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError) as failure:
+        kind(**values)
+    assert text in str(failure.value)
+
+
+def test_an_engine_may_be_given_by_its_name_or_with_its_settings() -> None:
+    for name, kind in (("continuous", cc.Continuous), ("micro-batch", cc.MicroBatch), ("auto", cc.Auto)):
+        named, made = Settings(engine=name), Settings(engine=kind())  # type: ignore[arg-type]
+        assert named.engine_settings == made.engine_settings == kind()
+        assert named.engine_name == made.engine_name == name
+    auto = Settings(
+        engine=cc.Auto(continuous=cc.Continuous(linger=0), micro_batch=cc.MicroBatch(records_max=5))
+    )
+    assert auto.continuous.linger == 0
+    assert auto.micro_batch.records_max == 5
+    assert Settings(engine=cc.MicroBatch(records_max=5)).continuous == cc.Continuous()
+
+
+def test_the_protocol_of_snapshots_may_be_given_by_its_name_or_with_its_settings() -> None:
+    assert Settings(snapshots=cc.Aligned()).snapshot_kind() == Settings().snapshot_kind() == ("aligned", 0)
+    switching = Settings(snapshots=cc.Aligned(unaligned_after="100ms"))
+    assert switching.snapshot_kind() == ("switching", 100)
+    assert Settings(snapshots="aligned, unaligned after 100ms").snapshot_kind() == ("switching", 100)
+
+
+@pytest.mark.parametrize("kind", [Settings, Restart, cc.Continuous, cc.MicroBatch, cc.Auto])
+def test_no_setting_takes_an_object_of_a_wrong_type(kind: type[Any]) -> None:
     for field in dataclasses.fields(kind):
         for wrong in (object(), [], {}, b"x", 1j):
             if field.name == "migrate_state" and wrong == {}:
@@ -86,8 +133,9 @@ def test_no_setting_takes_an_object_of_a_wrong_type(kind: type[Settings | Restar
 
 
 def test_a_directory_may_be_a_path_and_is_kept_as_text(tmp_path: Path) -> None:
-    settings = Settings(checkpoint_dir=tmp_path / "a", spill_dir=tmp_path)
-    assert settings == Settings(checkpoint_dir=str(tmp_path / "a"), spill_dir=str(tmp_path))
+    settings = Settings(checkpoint_dir=tmp_path / "a", engine=cc.Continuous(spill_dir=tmp_path))
+    engine = cc.Continuous(spill_dir=str(tmp_path))
+    assert settings == Settings(checkpoint_dir=str(tmp_path / "a"), engine=engine)
     assert settings.store_of("flow") == str(tmp_path / "a")
     assert pickle.loads(pickle.dumps(settings)) == settings
 
@@ -99,18 +147,18 @@ def test_the_defaults_are_valid_and_the_limits_are_inclusive() -> None:
         max_parallelism=1,
         checkpoint_interval="10ms",
         checkpoint_timeout="100ms",
-        linger=0,
         heartbeat_timeout="200ms",
         retain=1,
-        channel_bytes=65_536,
         restart=Restart(failures=0),
     )
 
 
 def test_durations_are_given_in_milliseconds() -> None:
-    settings = Settings(checkpoint_interval="1.5s", linger=0.002, restart=Restart(window="1m"))
+    settings = Settings(
+        checkpoint_interval="1.5s", engine=cc.Continuous(linger=0.002), restart=Restart(window="1m")
+    )
     assert settings.milliseconds("checkpoint_interval") == 1_500
-    assert settings.milliseconds("linger") == 2
+    assert settings.continuous.milliseconds("linger") == 2
     assert settings.restart.milliseconds("window") == 60_000
 
 
@@ -122,7 +170,7 @@ def test_settings_are_immutable_and_survive_pickling() -> None:
 
 
 def test_every_setting_is_explained_where_it_is_defined() -> None:
-    for kind in (Settings, Restart):
+    for kind in (Settings, Restart, cc.Continuous, cc.MicroBatch, cc.Auto, cc.Aligned):
         for field in dataclasses.fields(kind):
             assert f"\n        {field.name}: " in (kind.__doc__ or ""), field.name
     assert Settings.names() == tuple(field.name for field in dataclasses.fields(Settings))

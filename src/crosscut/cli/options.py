@@ -5,14 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from crosscut.cli.completion import DIRECTORY
+from crosscut.contracts.engines import (
+    ENGINES,
+    Auto,
+    Continuous,
+    EngineName,
+    EngineSettings,
+    MicroBatch,
+    engine_of,
+)
 from crosscut.contracts.settings import Restart, Settings
+from crosscut.contracts.snapshot_protocols import Aligned
 from crosscut.errors import SettingsError, invariant
 from crosscut.foundation.durations import Duration, duration_ms
 
@@ -40,24 +50,21 @@ class DurationType(click.ParamType[Duration]):
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One setting: `group` is the setting that holds it ("restart"), or ""."""
+    """One setting, and the class that has it: `Settings`, `Restart` or an engine."""
 
-    group: str
+    owner: type[Any]
     name: str
+    parameter: str
     kind: Any
     default: Any
     text: str | None
-
-    @property
-    def parameter(self) -> str:
-        return f"{self.group}_{self.name}" if self.group else self.name
 
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
     """Add options for these settings, by default for all, to a click command; `settings_from` reads them."""
 
     def decorated(command: Command) -> Command:
-        for setting in reversed(list(_settings(Settings, ""))):
+        for setting in reversed(list(_all_settings())):
             if not names or setting.parameter in names:
                 command = _option(setting)(command)
         return command
@@ -71,27 +78,55 @@ def settings_from(values: dict[str, Any]) -> Settings:
     Raises:
         SettingsError: A value is out of range, or contradicts another.
     """
-    given: dict[str, dict[str, Any]] = {}
-    for setting in _settings(Settings, ""):
+    given: dict[type[Any], dict[str, Any]] = {kind: {} for kind in (Settings, Restart, *ENGINES)}
+    for setting in _all_settings():
         if setting.parameter in values:
-            given.setdefault(setting.group, {})[setting.name] = values[setting.parameter]
-    own = given.get("", {})
-    if "restart" in given:
-        own["restart"] = Restart(**given["restart"])
+            given[setting.owner][setting.name] = values[setting.parameter]
+    own = given[Settings]
+    if given[Restart]:
+        own["restart"] = Restart(**given[Restart])
+    if "engine" in own:
+        _check_engine_options(own["engine"], values)
+        engine = _engine(own["engine"], given)
+        if engine != engine_of(own["engine"]):
+            own["engine"] = engine
     return Settings(**own)
 
 
-def _settings(kind: type, group: str) -> Iterator[_Setting]:
-    hints, texts = get_type_hints(kind), _attribute_texts(kind)
-    for one in fields(kind):
-        hint = hints[one.name]
+def _check_engine_options(engine: EngineName, values: Mapping[str, Any]) -> None:
+    """Refuse options of engines under which the job never runs."""
+    used = {"auto": ENGINES}.get(engine, [kind for kind in ENGINES if kind.engine_name == engine])
+    for setting in _all_settings():
+        is_given = values.get(setting.parameter, setting.default) != setting.default
+        if is_given and setting.owner in ENGINES and setting.owner not in used:
+            option = setting.parameter.replace("_", "-")
+            raise SettingsError(
+                f"--{option} is an option of --engine {setting.owner.engine_name}; found --engine {engine}"
+            )
+
+
+def _engine(name: EngineName, given: Mapping[type[Any], Mapping[str, Any]]) -> EngineSettings:
+    continuous, micro_batch = Continuous(**given[Continuous]), MicroBatch(**given[MicroBatch])
+    if name == "auto":
+        return Auto(**given[Auto], continuous=continuous, micro_batch=micro_batch)
+    return continuous if name == "continuous" else micro_batch
+
+
+def _all_settings() -> Iterator[_Setting]:
+    yield from _settings(Settings)
+    for kind in ENGINES:
+        yield from _settings(kind)
+    yield from _settings(Restart, "restart_")
+
+
+def _settings(owner: type[Any], prefix: str = "") -> Iterator[_Setting]:
+    hints, texts = get_type_hints(owner), _attribute_texts(owner)
+    for one in fields(owner):
         if not one.metadata.get("is_option", True):
             continue
-        if isinstance(hint, type) and is_dataclass(hint):
-            yield from _settings(hint, one.name)
-            continue
         invariant(one.default is not MISSING, f"setting {one.name} has no default")
-        yield _Setting(group, one.name, hint, one.default, texts.get(one.name))
+        parameter = one.metadata.get("option", f"{prefix}{one.name}")
+        yield _Setting(owner, one.name, parameter, hints[one.name], one.default, texts.get(one.name))
 
 
 def _option(setting: _Setting) -> Callable[[Command], Command]:
@@ -116,11 +151,13 @@ def _click_type(setting: _Setting) -> click.ParamType[Any]:
         return click.INT
     if kind == Duration:
         return DurationType()
+    if kind == EngineName | EngineSettings:
+        return click.Choice(get_args(EngineName))
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if kind == str | os.PathLike[str] | None:
         return DIRECTORY
-    texts = (str, str | None)
+    texts = (str, str | None, str | Aligned)
     invariant(kind in texts, f"setting {setting.name} of type {kind} has no option type")
     return click.STRING
 

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
+from crosscut.contracts.checking import check_duration, check_integer, check_name, checked_new, take_path
+from crosscut.contracts.engines import (
+    Auto,
+    Continuous,
+    EngineName,
+    EngineSettings,
+    MicroBatch,
+    engine_of,
+    engine_with_setting,
+)
+from crosscut.contracts.snapshot_protocols import Aligned, SnapshotKind, protocol_of
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.logs import LogFormat, LogLevel
-from crosscut.foundation.suggestions import advice_on_option
-from crosscut.foundation.urls import path_text, shown_url
+from crosscut.foundation.urls import shown_url
 
-SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
-_SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 Encryption = Literal["auto", "required", "on", "off"]
 BackendName = Literal["memory", "rocksdb"]
-EngineName = Literal["continuous", "micro-batch", "auto"]
-TriggerName = Literal["interval", "available_now", "once"]
 Migration = Callable[[Any, Any], Any]
 """Takes a key and a value as they were, returns the value as it has to be."""
 
 
 class Default(int):
     """A number that nobody has given, told apart from the same one that somebody has."""
-
-
-def _checked_new(cls: type[Any], given: Mapping[str, Any], of: str = "") -> Any:
-    known = [one.name for one in fields(cls) if one.init]
-    for name in given:
-        if name not in known:
-            raise SettingsError(f"there is no setting {name!r}{of}{advice_on_option(name, known)}")
-    # With slots the class is made a second time, which `super()` would not know.
-    return object.__new__(cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +67,11 @@ class Restart:
         # Type checkers report it themselves.
         def __new__(cls, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return _checked_new(cls, given, " of Restart")
+            return checked_new(cls, given, " of Restart")
 
     def __post_init__(self) -> None:
-        _check_integer("restart.failures", self.failures, 0, 1_000_000)
-        _check_integer("restart.same_record", self.same_record, 0, 1_000_000)
+        check_integer("restart.failures", self.failures, 0, 1_000_000)
+        check_integer("restart.same_record", self.same_record, 0, 1_000_000)
         for name in ("window", "delay", "delay_step", "delay_max"):
             self.milliseconds(name)
 
@@ -92,23 +88,12 @@ class Settings:
         parallelism: Tasks per vertex, and workers; each worker needs one Spark task slot. In micro-batches
             tasks wait for their turn in the slots that there are; where it is not given there, it is Spark's
             `spark.sql.shuffle.partitions` if that has been set, up to `max_parallelism`.
-        engine: How the flow runs. "continuous": long-lived tasks, records over channels of our own, for
-            latency. "micro-batch": a series of Spark jobs, a batch each, which Spark may retry, speculate on
-            and scale; a task needs a slot only while it runs, and `checkpoint_interval` is the time between
-            the starts of two batches. "auto": in batches while the job is far behind, in tasks that stay when
-            it has caught up, and back, at checkpoints. It may change between two starts.
-        batch_records_max: Records that all sources together read in one batch, within a quarter of
-            `checkpoint_timeout`. A batch that is full is followed by the next one at once.
-        trigger: Of micro-batches. "interval": one after the other, `checkpoint_interval` between the starts
-            of two. "available_now": until one has read all that there is; then the job stops, as by
-            `job.stop()`. "once": one batch, likewise.
-        caught_up_at: Of "auto": with so many records waiting after a batch, or fewer, the job goes over to
-            tasks that stay. A source that doesn't know how many wait counts as caught up with when a batch
-            could have held more.
-        behind_at: Of "auto": with more records waiting than that, for `behind_for`, it goes back to batches.
-        behind_for: See there.
-        batch_parallelism: Of "auto": tasks of each vertex in batches. None: as many as Spark can run at once,
-            at least `parallelism`.
+        engine: How the flow runs: an engine with its own settings, or the name of one with their defaults.
+            `crosscut.Continuous` or "continuous": long-lived tasks, for latency. `crosscut.MicroBatch` or
+            "micro-batch": a series of Spark jobs, one per batch; `checkpoint_interval` is the time between
+            the starts of two. `crosscut.Auto` or "auto": in batches while the job is far behind, in
+            long-lived tasks when it has caught up, and back, at checkpoints. It may change between two
+            starts.
         checkpoint_dir: Directory (str or Path) or fsspec URL of the checkpoint store. One job owns one
             directory; starting a flow on a directory that holds its job resumes that job. Default:
             checkpoints/ and the flow's name.
@@ -135,15 +120,13 @@ class Settings:
         checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on. If a sink's prepare
             or commit takes longer, the job goes back to its last checkpoint.
         checkpoint_failures: Checkpoints that may fail in a row before the job does.
-        snapshots: How consistent cuts are taken. "aligned" (barriers; exactly once), "unaligned" (the
-            barrier overtakes what waits; exactly once, under back pressure too), "aligned, unaligned
-            after 100ms" (switches when alignment takes longer), "at-least-once" (no channel is ever
-            blocked; records may count twice after a failure), "halting" (everything stops for each
-            checkpoint; exactly once, and slow: a baseline to compare with), or "none" (no checkpoint until
-            the end: a failure starts from the beginning; output is committed at the end).
-        linger: How long a batch that is not full may wait for more records.
-        latency_interval: How often a source task lets a mark follow its records, by which every task after
-            it measures how long they take. A few bytes each. 0: never.
+        snapshots: How consistent cuts are taken by the continuous engine. "aligned" (barriers; exactly
+            once), "unaligned" (the barrier overtakes what waits; exactly once, under back pressure too),
+            `crosscut.Aligned(unaligned_after="100ms")` (switches when alignment takes longer; as text
+            "aligned, unaligned after 100ms"), "at-least-once" (no channel is ever blocked; records may
+            count twice after a failure), "halting" (everything stops for each checkpoint; exactly once, and
+            slow: a baseline to compare with), or "none" (no checkpoint until the end: a failure starts from
+            the beginning; output is committed at the end).
         batch_rows: Records in a full batch.
         restart: What happens after a failure.
         max_parallelism: Number of key groups; fixed for the life of the job's state.
@@ -153,11 +136,6 @@ class Settings:
         start_timeout: How long Spark may take to give the job its workers; as long again they may take to
             restore their tasks, and the sources to say what there is to read.
         commit_attempts: Attempts at a commit, at growing intervals, before the job is restarted.
-        channel_bytes: Bytes that may be queued in memory on each side of one channel.
-        spill_bytes: Disk that each worker may use for records that come in on channels blocked for a
-            snapshot, so that their senders need not wait. 0: they wait. Beyond it they wait, too.
-        spill_dir: Directory, on each worker's machine, for these records and for full loops. Default: the
-            system's directory for temporary files.
         state_backend: Where workers keep keyed state. "memory", or "rocksdb" for state that is larger than
             memory (needs `crosscut[rocksdb]`). It may change between two starts.
         state_dir: Directory, on each worker's machine, for state in RocksDB. Default: the system's directory
@@ -190,13 +168,7 @@ class Settings:
     """
 
     parallelism: int = Default(2)
-    engine: EngineName = "continuous"
-    batch_records_max: int = 2_000_000
-    trigger: TriggerName = "interval"
-    caught_up_at: int = 10_000
-    behind_at: int = 1_000_000
-    behind_for: Duration = "30s"
-    batch_parallelism: int | None = None
+    engine: EngineName | EngineSettings = "continuous"
     checkpoint_dir: str | os.PathLike[str] | None = None
     accept_changes: bool = False
     fresh: bool = False
@@ -213,19 +185,14 @@ class Settings:
     checkpoints_uncommitted: int = 4
     checkpoint_timeout: Duration = "60s"
     checkpoint_failures: int = 10
-    snapshots: str = "aligned"
-    linger: Duration = "1ms"
-    latency_interval: Duration = "1s"
+    snapshots: str | Aligned = "aligned"
     batch_rows: int = 1_000
-    restart: Restart = field(default_factory=Restart)
+    restart: Restart = field(default_factory=Restart, metadata={"is_option": False})
     max_parallelism: int = 128
     retain: int = 3
     heartbeat_timeout: Duration = "10s"
     start_timeout: Duration = "60s"
     commit_attempts: int = 5
-    channel_bytes: int = 4 * 1024 * 1024
-    spill_bytes: int = 0
-    spill_dir: str | os.PathLike[str] | None = None
     state_backend: BackendName = "memory"
     state_dir: str | os.PathLike[str] | None = None
     state_cache_bytes: int = 0
@@ -244,73 +211,50 @@ class Settings:
         # Type checkers report it themselves.
         def __new__(cls, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return _checked_new(cls, given)
+            return checked_new(cls, given, elsewhere=engine_with_setting)
 
     def __post_init__(self) -> None:
-        _check_integer("parallelism", self.parallelism, 1, 10_000)
-        _check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
-        _check_integer("checkpoints_in_flight", self.checkpoints_in_flight, 1, 100)
-        _check_integer("checkpoints_uncommitted", self.checkpoints_uncommitted, 1, 1_000)
-        _check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
-        _check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
-        _check_integer("batch_records_max", self.batch_records_max, 1, 1 << 40)
-        _check_integer("caught_up_at", self.caught_up_at, 0, 1 << 40)
-        _check_integer("behind_at", self.behind_at, 1, 1 << 40)
-        if self.batch_parallelism is not None:
-            _check_integer("batch_parallelism", self.batch_parallelism, 1, self.max_parallelism)
-        _check_integer("retain", self.retain, 1, 10_000)
-        _check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
-        _check_integer("channel_bytes", self.channel_bytes, 64 * 1024, 1 << 30)
-        _check_integer("web_port", self.web_port, 0, 65_535)
-        _check_integer("spill_bytes", self.spill_bytes, 0, 1 << 50)
-        _check_integer("state_cache_bytes", self.state_cache_bytes, 0, 1 << 40)
+        check_integer("parallelism", self.parallelism, 1, 10_000)
+        check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
+        check_integer("checkpoints_in_flight", self.checkpoints_in_flight, 1, 100)
+        check_integer("checkpoints_uncommitted", self.checkpoints_uncommitted, 1, 1_000)
+        check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
+        check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
+        check_integer("retain", self.retain, 1, 10_000)
+        check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
+        check_integer("web_port", self.web_port, 0, 65_535)
+        check_integer("state_cache_bytes", self.state_cache_bytes, 0, 1 << 40)
         if self.parallelism > self.max_parallelism:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}: "
                 f"there would be tasks without a key group; raise max_parallelism (it can't be "
                 f"changed once the job has state) or lower parallelism"
             )
-        for name, known in (
-            ("encryption", get_args(Encryption)),
-            ("state_backend", get_args(BackendName)),
-            ("log_level", get_args(LogLevel)),
-            ("log_format", get_args(LogFormat)),
-            ("engine", get_args(EngineName)),
-            ("trigger", get_args(TriggerName)),
-        ):
-            if getattr(self, name) not in known:
-                raise SettingsError(
-                    f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, known))}"
-                )
+        check_name("encryption", self.encryption, Encryption)
+        check_name("state_backend", self.state_backend, BackendName)
+        check_name("log_level", self.log_level, LogLevel)
+        check_name("log_format", self.log_format, LogFormat)
         for name, least_ms in (
             ("checkpoint_interval", 10),
             ("checkpoint_pause", 0),
-            ("behind_for", 0),
             ("checkpoint_timeout", 100),
-            ("linger", 0),
-            ("latency_interval", 0),
             ("heartbeat_timeout", 200),
             ("start_timeout", 100),
         ):
-            found_ms = duration_ms(getattr(self, name), name)
-            if found_ms < least_ms:
-                raise SettingsError(f"{name}={getattr(self, name)!r}: expected at least {least_ms} ms")
-        if self.trigger != "interval" and self.engine != "micro-batch":
-            raise SettingsError(
-                f"trigger={self.trigger!r} says when micro-batches end; expected engine='micro-batch' with "
-                f"it, found engine={self.engine!r}"
-            )
-        if self.caught_up_at >= self.behind_at:
-            raise SettingsError(
-                f"caught_up_at={self.caught_up_at} is not below behind_at={self.behind_at}: a job would go "
-                f"from one engine to the other again and again; lower the one or raise the other"
-            )
+            check_duration(name, getattr(self, name), least_ms)
         kind, _ = self.snapshot_kind()
-        if self.engine == "auto" and kind in ("none", "at-least-once"):
-            raise SettingsError(
-                f"snapshots={self.snapshots!r} with engine='auto', which goes from one engine to the "
-                f"other at checkpoints that count each record once; expected 'aligned' or 'unaligned'"
-            )
+        engine = self.engine_settings
+        if isinstance(engine, Auto):
+            if engine.batch_parallelism is not None and engine.batch_parallelism > self.max_parallelism:
+                raise SettingsError(
+                    f"batch_parallelism={engine.batch_parallelism} is above "
+                    f"max_parallelism={self.max_parallelism}: there would be tasks without a key group"
+                )
+            if kind in ("none", "at-least-once"):
+                raise SettingsError(
+                    f"snapshots={self.snapshots!r} with engine='auto', which goes from one engine to the "
+                    f"other at checkpoints that count each record once; expected 'aligned' or 'unaligned'"
+                )
         if kind == "halting" and self.checkpoints_in_flight > 1:
             raise SettingsError(
                 f"checkpoints_in_flight={self.checkpoints_in_flight}: with snapshots='halting' everything "
@@ -321,10 +265,9 @@ class Settings:
                 f"checkpoints_in_flight={self.checkpoints_in_flight} is above retain={self.retain}: one "
                 f"under way builds on a completed one, which must not be dropped meanwhile; raise retain"
             )
-        self._take_path("checkpoint_dir", "a directory or an fsspec URL")
-        self._take_path("restore_from", "a savepoint, or a directory with checkpoints")
-        self._take_path("spill_dir", "a directory on the workers' machines")
-        self._take_path("state_dir", "a directory on the workers' machines")
+        take_path(self, "checkpoint_dir", "a directory or an fsspec URL")
+        take_path(self, "restore_from", "a savepoint, or a directory with checkpoints")
+        take_path(self, "state_dir", "a directory on the workers' machines")
         if self.state_backend == "rocksdb" and find_spec("rocksdict") is None:
             raise SettingsError(
                 "state_backend='rocksdb' needs rocksdict, which is not installed: install it with "
@@ -352,14 +295,6 @@ class Settings:
         if not isinstance(self.restart, Restart):
             raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")
 
-    def _take_path(self, name: str, expected: str) -> None:
-        """Check a setting that is a path, and keep it as a str."""
-        value = getattr(self, name)
-        if value is None:
-            return
-        # As dataclasses do it themselves: the object is not made yet.
-        object.__setattr__(self, name, path_text(value, name, expected))
-
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.names()}
         for name in ("checkpoint_dir", "restore_from"):
@@ -381,23 +316,40 @@ class Settings:
         return duration_ms(getattr(self, name), name)
 
     def snapshot_kind(self) -> tuple[SnapshotKind, float]:
-        """Return the protocol that `snapshots` names, and its alignment timeout in milliseconds (or 0).
+        """Return the protocol that `snapshots` names, and its alignment timeout in milliseconds (or 0)."""
+        return protocol_of(self.snapshots)
 
-        Raises:
-            SettingsError: It names none.
-        """
-        found = self.snapshots if isinstance(self.snapshots, str) else repr(self.snapshots)
-        match found:
-            case "aligned" | "unaligned" | "at-least-once" | "halting" | "none":
-                return found, 0.0
+    @property
+    def engine_settings(self) -> EngineSettings:
+        """The engine with its settings, also where `engine` is only its name."""
+        return engine_of(self.engine)
+
+    @property
+    def engine_name(self) -> EngineName:
+        """The name of the engine."""
+        return self.engine_settings.engine_name
+
+    @property
+    def continuous(self) -> Continuous:
+        """Settings of the continuous engine; their defaults if the job never runs under it."""
+        match self.engine_settings:
+            case Auto(continuous=own):
+                return own
+            case Continuous() as own:
+                return own
             case _:
-                pass
-        if switching := _SWITCHING.fullmatch(found):
-            return "switching", duration_ms(switching[1], "snapshots: the time after 'unaligned after'")
-        raise SettingsError(
-            f"snapshots={self.snapshots!r}: expected 'aligned', 'unaligned', 'aligned, unaligned after "
-            f"100ms' (or another duration), 'at-least-once', 'halting' or 'none'"
-        )
+                return Continuous()
+
+    @property
+    def micro_batch(self) -> MicroBatch:
+        """Settings of the micro-batch engine; their defaults if the job never runs under it."""
+        match self.engine_settings:
+            case Auto(micro_batch=own):
+                return own
+            case MicroBatch() as own:
+                return own
+            case _:
+                return MicroBatch()
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -438,8 +390,3 @@ def _is_page_url(url: str) -> bool:
         return False
     is_plain = url.isascii() and url.isprintable() and not any(one in url for one in '@?# "<>')
     return is_plain and found.scheme in ("http", "https") and bool(found.hostname)
-
-
-def _check_integer(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise SettingsError(f"{name}={value!r}: expected a whole number from {least} to {most}")

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from crosscut.contracts.connectors import JSON, CommittedOutput, Source, Split
 from crosscut.contracts.dynamic_source import DynamicSource
+from crosscut.contracts.engines import Auto, TriggerName
 from crosscut.contracts.invariants import Invariant
-from crosscut.contracts.settings import Settings, TriggerName
+from crosscut.contracts.settings import Settings
 from crosscut.driver.untried import untried_in_copies
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import Lineage, TaskId, VertexId
@@ -169,16 +170,17 @@ BATCH_TIMEOUT_MIN_MS = 24 * 3_600_000
 def task_terms(settings: Settings) -> TaskTerms:
     """Return the settings that concern tasks."""
     kind, alignment_timeout_ms = settings.snapshot_kind()
+    continuous = settings.continuous
     return TaskTerms(
         batch_rows=settings.batch_rows,
-        channel_bytes=settings.channel_bytes,
+        channel_bytes=continuous.channel_bytes,
         commit_attempts=settings.commit_attempts,
         sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
         snapshots="aligned" if kind == "none" else kind,
         is_periodic=kind != "none",
         alignment_timeout_ms=alignment_timeout_ms,
-        spill_bytes=settings.spill_bytes,
-        spill_dir=None if settings.spill_dir is None else os.fspath(settings.spill_dir),
+        spill_bytes=continuous.spill_bytes,
+        spill_dir=None if continuous.spill_dir is None else os.fspath(continuous.spill_dir),
         state_backend=settings.state_backend,
         state_dir=None if settings.state_dir is None else os.fspath(settings.state_dir),
         state_cache_bytes=settings.state_cache_bytes,
@@ -204,12 +206,13 @@ def settings_of(settings: Settings, engine: Engine, at_once: int | None) -> Sett
     Args:
         at_once: How many tasks are worth running at once; None: not known.
     """
-    if settings.engine != "auto":
+    both = settings.engine_settings
+    if not isinstance(both, Auto):
         return settings
     if engine == "continuous":
-        return replace(settings, engine=engine)
+        return replace(settings, engine=both.continuous)
     parallelism = min(max(settings.parallelism, at_once or 0), settings.max_parallelism)
-    return replace(settings, engine=engine, parallelism=settings.batch_parallelism or parallelism)
+    return replace(settings, engine=both.micro_batch, parallelism=both.batch_parallelism or parallelism)
 
 
 def job_terms(
@@ -223,7 +226,7 @@ def job_terms(
     """Return the terms of a new driver of the job."""
     milliseconds = settings.milliseconds
     restart = settings.restart
-    runs_in_batches = settings.engine == "micro-batch"
+    runs_in_batches = settings.engine_name == "micro-batch"
     timeout_ms = int(milliseconds("checkpoint_timeout"))
     return JobTerms(
         source_groups=source_groups(graph),
@@ -371,8 +374,9 @@ def job_spec(
     Raises:
         FlowError: The flow, or one of its sinks, can't run in batches.
     """
+    auto = settings.engine_settings
     engines: tuple[Engine, ...] = (
-        ("continuous", "micro-batch") if settings.engine == "auto" else (settings.engine,)
+        ("continuous", "micro-batch") if settings.engine_name == "auto" else (settings.engine_name,)
     )
     specs: dict[Engine, EngineSpec] = {}
     for engine in engines:
@@ -393,21 +397,18 @@ def job_spec(
                 discover_timeout_ms=discover_timeout_ms,
             ),
             tasks=batch_terms(own) if engine == "micro-batch" else task_terms(own),
-            linger_ms=own.milliseconds("linger"),
-            marks_every_ms=own.milliseconds("latency_interval"),
+            linger_ms=own.continuous.milliseconds("linger"),
+            marks_every_ms=own.continuous.milliseconds("latency_interval"),
             log=LogTerms(name, own.log_level, own.log_format),
-            records_max=own.batch_records_max,
-            trigger=own.trigger,
+            records_max=own.micro_batch.records_max,
+            trigger=own.micro_batch.trigger,
         )
-    choice = EngineChoice(
-        caught_up_at=settings.caught_up_at,
-        behind_at=settings.behind_at,
-        behind_for_ms=int(settings.milliseconds("behind_for")),
-    )
     return JobSpec(
         name=name,
         engines=specs,
-        choice=choice if settings.engine == "auto" else None,
+        choice=EngineChoice(auto.caught_up_at, auto.behind_at, auto.behind_for_ms)
+        if isinstance(auto, Auto)
+        else None,
         invariants=tuple(invariants),
         store_url=store_url,
         savepoint_timeout_s=settings.milliseconds("checkpoint_timeout") / 1_000,

@@ -8,7 +8,7 @@ from typing import Any
 
 from crosscut.contracts.connectors import JSON
 from crosscut.contracts.driver_source import DriverSource
-from crosscut.contracts.settings import TriggerName
+from crosscut.contracts.engines import TriggerName
 from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph
 from crosscut.microbatch.one_by_one import OneByOne

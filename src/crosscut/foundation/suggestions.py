@@ -34,8 +34,8 @@ _OPTIONS_OF_SPARK = {
     "checkpointLocation": "checkpoint_dir",
     "endingOffsets": "stop",
     "endingTimestamp": "stop",
-    "maxFilesPerTrigger": "batch_records_max",
-    "maxOffsetsPerTrigger": "batch_records_max",
+    "maxFilesPerTrigger": "records_max",
+    "maxOffsetsPerTrigger": "records_max",
     "processingTime": "checkpoint_interval",
     "queryName": "name",
     "startingOffsets": "start",
@@ -45,7 +45,12 @@ _OPTIONS_OF_SPARK = {
 }
 """What Spark's options are called here."""
 
-_OF_SETTINGS = frozenset({"batch_records_max", "checkpoint_dir", "checkpoint_interval"})
+_HOMES = {
+    "checkpoint_dir": "crosscut.Settings",
+    "checkpoint_interval": "crosscut.Settings",
+    "records_max": "crosscut.MicroBatch",
+}
+"""Where those stand that are no option of a connector."""
 
 
 def advice_on_option(name: str, known: Iterable[str]) -> str:
@@ -54,8 +59,8 @@ def advice_on_option(name: str, known: Iterable[str]) -> str:
     ours = _OPTIONS_OF_SPARK.get(name)
     if ours in options:
         return f"; what Spark calls {name} is {ours}= here"
-    if ours in _OF_SETTINGS:
-        return f"; what Spark calls {name} is {ours}= of crosscut.Settings"
+    if home := _HOMES.get(ours or ""):
+        return f"; what Spark calls {name} is {ours}= of {home}"
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if found := did_you_mean(plain, options):
         return found

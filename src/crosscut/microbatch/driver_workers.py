@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from crosscut.contracts.settings import TriggerName
+from crosscut.contracts.engines import TriggerName
 from crosscut.errors import InternalError
 from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.specs import JobGraph

@@ -75,15 +75,15 @@ def check_local_dirs_are_private(settings: Settings, context: SparkContext) -> N
         SettingsError: They can, and `strict` is set.
     """
     is_one_process = is_local(context) and not (context.master or "").startswith("local-cluster")
-    if settings.engine == "continuous" or not is_one_process:
+    if settings.engine_name == "continuous" or not is_one_process:
         return
     found = open_local_dirs(context)
     if not found:
         return
     text = (
         f"other users of this machine can read Spark's local directory {', '.join(found)}, where "
-        f"engine={settings.engine!r} puts records and state: set spark.local.dir (or SPARK_LOCAL_DIRS) to a "
-        f"directory with mode 0700, or spark.io.encryption.enabled=true, when you make the SparkSession"
+        f"engine={settings.engine_name!r} puts records and state: set spark.local.dir (or SPARK_LOCAL_DIRS) "
+        f"to a directory with mode 0700, or spark.io.encryption.enabled=true, when you make the SparkSession"
     )
     if settings.strict:
         raise SettingsError(text)

@@ -27,7 +27,7 @@ def with_partitions(settings: Settings, spark: Any) -> Settings:
     Raises:
         SettingsError: It is no number of partitions.
     """
-    if settings.engine != "micro-batch" or settings.is_parallelism_given:
+    if settings.engine_name != "micro-batch" or settings.is_parallelism_given:
         return settings
     said = _said(spark)
     if said is None:

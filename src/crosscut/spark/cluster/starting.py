@@ -48,7 +48,7 @@ def start_job(flow: Program, settings: Settings, spark: Any, graph: JobGraph | N
     """
     settings = with_partitions(settings, spark)
     graph = graph or flow.compile(settings.parallelism, settings.max_parallelism)
-    if settings.engine != "continuous":
+    if settings.engine_name != "continuous":
         # Said before Spark starts, which takes some seconds.
         check_batches(graph)
     checkpoint_dir = settings.store_of(flow.name)
@@ -84,7 +84,7 @@ def _spark(name: str, settings: Settings, spark: Any) -> tuple[SparkContext, Hol
         else:
             context, _ = session.spark_context(settings.parallelism, f"crosscut: {name}")
         # A batch waits for its turn like any Spark job.
-        held = 0 if settings.engine == "micro-batch" else settings.parallelism
+        held = 0 if settings.engine_name == "micro-batch" else settings.parallelism
         return context, held_slots(name, held, context)
 
 

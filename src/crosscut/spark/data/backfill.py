@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from crosscut.contracts.engines import MicroBatch
 from crosscut.contracts.settings import Settings
 from crosscut.errors import FlowError, JobFailedError, SettingsError
 from crosscut.events import JobEvent
@@ -37,7 +38,7 @@ from crosscut.spark.data.dataframes import DataFrameSource, dataframe
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
 
-DEFAULTS = Settings(engine="micro-batch", batch_records_max=32_000_000, checkpoint_timeout="5m")
+DEFAULTS = Settings(engine=MicroBatch(records_max=32_000_000), checkpoint_timeout="5m")
 
 
 def backfill(
@@ -107,7 +108,8 @@ def _settings(flow: Flow, given: Settings | None) -> Settings:
             f"on from its savepoint that takes restore_from"
         )
     directory = given.checkpoint_dir or f"checkpoints/{flow.name}.backfill"
-    return replace(given, engine="micro-batch", trigger="available_now", checkpoint_dir=directory)
+    engine = replace(given.micro_batch, trigger="available_now")
+    return replace(given, engine=engine, checkpoint_dir=directory)
 
 
 def _closing_time(graph: JobGraph, watermark: Any) -> int | None:

@@ -1,0 +1,66 @@
+"""Which protocol takes the consistent snapshots of a job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from crosscut.contracts.checking import checked_new
+from crosscut.errors import SettingsError
+from crosscut.foundation.durations import Duration, duration_ms
+
+SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
+_SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """Aligned barriers, which may become unaligned ones.
+
+    Attributes:
+        unaligned_after: A task whose inputs have not all had the barrier after this time takes its snapshot
+            as with "unaligned": the barrier overtakes what waits. None: never.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> settings = cc.Settings(snapshots=cc.Aligned(unaligned_after="100ms"))
+    """
+
+    unaligned_after: Duration | None = None
+
+    if not TYPE_CHECKING:
+        # Type checkers report it themselves.
+        def __new__(cls, **given: Any) -> Self:
+            """Refuse unknown settings, before `__init__` does with less advice."""
+            return checked_new(cls, given, " of Aligned")
+
+    def __post_init__(self) -> None:
+        _ = self.timeout_ms
+
+    @property
+    def timeout_ms(self) -> float | None:
+        """`unaligned_after` in milliseconds."""
+        return None if self.unaligned_after is None else duration_ms(self.unaligned_after, "unaligned_after")
+
+
+def protocol_of(given: object) -> tuple[SnapshotKind, float]:
+    """Return the protocol that the setting `snapshots` names, and its alignment timeout in ms (or 0).
+
+    Raises:
+        SettingsError: It names none.
+    """
+    if isinstance(given, Aligned):
+        return ("aligned", 0.0) if given.timeout_ms is None else ("switching", given.timeout_ms)
+    found = given if isinstance(given, str) else repr(given)
+    match found:
+        case "aligned" | "unaligned" | "at-least-once" | "halting" | "none":
+            return found, 0.0
+        case _:
+            pass
+    if switching := _SWITCHING.fullmatch(found):
+        return "switching", duration_ms(switching[1], "snapshots: the time after 'unaligned after'")
+    raise SettingsError(
+        f"snapshots={given!r}: expected 'aligned', 'unaligned', crosscut.Aligned(unaligned_after=...), as "
+        f"text 'aligned, unaligned after 100ms', 'at-least-once', 'halting' or 'none'"
+    )
