@@ -12,6 +12,7 @@ from typing import Any
 
 import jobs
 from jobs import DEADLINE_S, NumberedJob, children_of, is_gone, shaken, until
+from passed_settings import as_argument
 
 
 class Driver:
@@ -21,7 +22,7 @@ class Driver:
         self, numbered: NumberedJob, environment: dict[str, str] | None = None, **settings: Any
     ) -> None:
         settings |= {"held": numbered.held, "branches": numbered.branches, "shaken": numbered.hook is shaken}
-        arguments = [str(numbered.directory), str(numbered.count), str(numbered.rate), json.dumps(settings)]
+        arguments = [str(numbered.directory), str(numbered.count), str(numbered.rate), as_argument(settings)]
         self._process = subprocess.Popen(
             [sys.executable, jobs.__file__, *arguments],
             env={**os.environ, **(environment or {})},

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from passed_settings import settings_of
 from pyspark import SparkContext
 
 import crosscut as cc
@@ -488,7 +489,7 @@ def shaken(one: Record) -> Record:
 # A driver of its own: `python jobs.py DIRECTORY COUNT RATE [SETTINGS [ours|theirs]]`.
 
 
-def driver_main(directory: str, count: str, rate: str, settings: str = "{}", whose: str = "") -> None:
+def driver_main(directory: str, count: str, rate: str, settings: str, whose: str = "") -> None:
     """Run a job and report on standard output: one JSON object a line.
 
     Args:
@@ -498,7 +499,7 @@ def driver_main(directory: str, count: str, rate: str, settings: str = "{}", who
     if whose == "theirs":
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context = SparkContext("local[4,4]", "theirs")
-    given = json.loads(settings)
+    given = settings_of(settings)
     held, branches = given.pop("held", 0), given.pop("branches", 1)
     hook = shaken if given.pop("shaken", False) else None
     if (failures := given.pop("failures", None)) is not None:

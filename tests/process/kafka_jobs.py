@@ -1,7 +1,7 @@
 """A job from topic to topic that counts by key, here or in its own process, and what its output has to be.
 
-As a program: `python kafka_jobs.py SERVERS TOPIC OUT FLOW SETTINGS`, the last two in JSON.
-It tells each event as a JSON line.
+As a program: `python kafka_jobs.py SERVERS TOPIC OUT FLOW SETTINGS`, FLOW in JSON, SETTINGS as
+`passed_settings` makes them. It reports each event as a JSON line.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from jobs import DEADLINE_S, children_of, is_gone, until
+from passed_settings import as_argument, settings_of
 
 import crosscut as cc
 
@@ -113,7 +114,7 @@ class KafkaDriver:
         flow: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        arguments = [broker.servers, topic, out, json.dumps(flow or {}), json.dumps(settings)]
+        arguments = [broker.servers, topic, out, json.dumps(flow or {}), as_argument(settings)]
         self._process = subprocess.Popen(
             [sys.executable, __file__, *arguments],
             env={**os.environ, **environment},
@@ -155,7 +156,7 @@ def main(servers: str, topic: str, out: str, flow: str, settings: str) -> None:
     def tell(event: cc.events.JobEvent) -> None:
         print(json.dumps({"event": type(event).__name__, "engine": getattr(event, "engine", "")}), flush=True)
 
-    job = described(servers, topic, out, **json.loads(flow)).start(cc.Settings(**json.loads(settings)))
+    job = described(servers, topic, out, **json.loads(flow)).start(cc.Settings(**settings_of(settings)))
     job.on_event(tell)
     job.wait()
 

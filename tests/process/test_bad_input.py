@@ -18,6 +18,7 @@ from typing import Any
 import jobs
 import pytest
 from jobs import DEADLINE_S, Armed, NumberedJob, is_gone, log_files, snapshot_of_tree, until
+from passed_settings import as_argument
 from proving import proven
 
 import crosscut as cc
@@ -474,7 +475,7 @@ def test_a_file_size_limit_is_like_a_full_disk(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps({"checkpoint_interval": "1h"})]
+    arguments = [str(tmp_path), str(numbered.count), "1e9", as_argument({"checkpoint_interval": "1h"})]
     ran = subprocess.run(
         [sys.executable, jobs.__file__, *arguments],
         preexec_fn=limited,
@@ -540,7 +541,7 @@ def test_ctrl_c_in_wait_takes_a_last_checkpoint_and_the_next_start_goes_on(
     """
     numbered = NumberedJob(tmp_path, rate=1e9, held=True)
     settings = {"checkpoint_interval": "1h", "held": True}
-    arguments = [str(tmp_path), str(numbered.count), "1e9", json.dumps(settings), whose]
+    arguments = [str(tmp_path), str(numbered.count), "1e9", as_argument(settings), whose]
     with subprocess.Popen(
         [sys.executable, jobs.__file__, *arguments],
         stdout=subprocess.PIPE,
