@@ -74,9 +74,13 @@ def last(end: EndJob) -> list[RunEffect]:
     return [AnnounceEnd(end), CloseEngine(is_last=True)]
 
 
+BROKEN_END = EndJob("failed", BROKEN)
+
+
 def broken() -> list[RunEffect]:
-    end = EndJob("failed", BROKEN)
-    return [AnnounceEnd(end), EndRun(end)]
+    """Return what becomes of an engine run when the job breaks."""
+    cancel = PostToEngine(CancelRequested(BROKEN))
+    return [AnnounceEnd(BROKEN_END), cancel, CloseEngine(is_last=True)]
 
 
 P = RunPhase
@@ -95,7 +99,7 @@ TABLE: Mapping[RunPhase, list[Row]] = {
         (EngineRunEnded(STOPPED), P.NEW, []),
         (EngineRunEnded(FAILED), P.NEW, []),
         (EngineRunClosed(), P.NEW, []),
-        (JobBroken(BROKEN), P.OVER, broken()),
+        (JobBroken(BROKEN), P.OVER, [AnnounceEnd(BROKEN_END), EndRun(BROKEN_END)]),
     ],
     P.STARTING: [
         (JobStarted(), P.STARTING, []),
@@ -107,7 +111,7 @@ TABLE: Mapping[RunPhase, list[Row]] = {
         (EngineRunEnded(STOPPED), P.CLOSING, last(STOPPED)),
         (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
         (EngineRunClosed(), P.STARTING, []),
-        (JobBroken(BROKEN), P.OVER, broken()),
+        (JobBroken(BROKEN), P.CLOSING, broken()),
     ],
     P.RUNNING: [
         (JobStarted(), P.RUNNING, []),
@@ -120,7 +124,7 @@ TABLE: Mapping[RunPhase, list[Row]] = {
         (EngineRunEnded(STOPPED), P.CLOSING, last(STOPPED)),
         (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
         (EngineRunClosed(), P.RUNNING, []),
-        (JobBroken(BROKEN), P.OVER, broken()),
+        (JobBroken(BROKEN), P.CLOSING, broken()),
     ],
     P.SWITCHING: [
         (JobStarted(), P.SWITCHING, []),
@@ -132,7 +136,7 @@ TABLE: Mapping[RunPhase, list[Row]] = {
         (EngineRunEnded(STOPPED), P.BETWEEN, [CloseEngine(is_last=False)]),
         (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
         (EngineRunClosed(), P.SWITCHING, []),
-        (JobBroken(BROKEN), P.OVER, broken()),
+        (JobBroken(BROKEN), P.CLOSING, broken()),
     ],
     P.ENDING: [
         (JobStarted(), P.ENDING, []),
@@ -144,19 +148,20 @@ TABLE: Mapping[RunPhase, list[Row]] = {
         (EngineRunEnded(STOPPED), P.CLOSING, last(STOPPED)),
         (EngineRunEnded(FAILED), P.CLOSING, last(FAILED)),
         (EngineRunClosed(), P.ENDING, []),
-        (JobBroken(BROKEN), P.OVER, broken()),
+        (JobBroken(BROKEN), P.CLOSING, broken()),
     ],
     P.BETWEEN: [
         (JobStarted(), P.BETWEEN, []),
         (EpochOwned(), P.BETWEEN, []),
-        (STOP, P.BETWEEN, []),
-        (CANCEL, P.BETWEEN, []),
+        # It has stopped already.
+        (STOP, P.CLOSING, [AnnounceEnd(STOPPED)]),
+        (CANCEL, P.CLOSING, [AnnounceEnd(EndJob("cancelled"))]),
         (CAUGHT_UP, P.BETWEEN, []),
         (LagSeen(0, 5_000), P.BETWEEN, []),
         (EngineRunEnded(STOPPED), P.BETWEEN, []),
         (EngineRunEnded(FAILED), P.BETWEEN, []),
         (EngineRunClosed(), P.STARTING, [AnnounceSwitch("continuous", WHY), start(2, "continuous")]),
-        (JobBroken(BROKEN), P.OVER, broken()),
+        (JobBroken(BROKEN), P.CLOSING, [AnnounceEnd(BROKEN_END)]),
     ],
     P.CLOSING: [
         (JobStarted(), P.CLOSING, []),
@@ -168,8 +173,8 @@ TABLE: Mapping[RunPhase, list[Row]] = {
         (EngineRunEnded(STOPPED), P.CLOSING, []),
         (EngineRunEnded(FAILED), P.CLOSING, []),
         (EngineRunClosed(), P.OVER, [EndRun(FINISHED)]),
-        # Listeners know already.
-        (JobBroken(BROKEN), P.OVER, [EndRun(EndJob("failed", BROKEN))]),
+        # How the job ends is known already.
+        (JobBroken(BROKEN), P.CLOSING, []),
     ],
     P.OVER: [
         (JobStarted(), P.OVER, []),
@@ -209,6 +214,7 @@ def test_everything_that_is_dropped_is_counted_by_its_reason() -> None:
         "START in phase RUNNING",
         "OWNED in phase BETWEEN",
         "CLOSED in phase RUNNING",
+        "BREAK in phase CLOSING",
         "BREAK in phase OVER",
     }
 
@@ -222,20 +228,31 @@ def test_a_job_with_one_engine_ends_with_it() -> None:
     assert run.handle(EngineRunClosed()) == [EndRun(STOPPED)]
 
 
-def test_a_request_before_there_is_an_engine_run_reaches_the_first_one() -> None:
+def test_a_request_before_there_is_an_engine_run_reaches_the_first_one_at_once() -> None:
     run = JobRun("continuous")
     assert run.handle(CANCEL) == []
-    run.handle(JobStarted())
-    assert run.handle(EpochOwned()) == [AnnounceOwned(), PostToEngine(CancelRequested())]
+    assert run.handle(JobStarted()) == [start(1, "continuous"), PostToEngine(CancelRequested())]
+    assert run.handle(EpochOwned()) == [AnnounceOwned()]
 
 
-def test_a_request_between_two_engine_runs_reaches_the_next_one_and_no_other_follows() -> None:
+def test_a_stop_between_two_engine_runs_ends_the_job_as_the_first_one_has_ended() -> None:
+    run = led_to(P.SWITCHING)
+    stopped = EndJob("stopped", FailureCause("NoLastCheckpoint", "why"))
+    run.handle(EngineRunEnded(stopped))
+    assert run.handle(STOP) == [AnnounceEnd(stopped)]
+    assert run.handle(EngineRunClosed()) == [EndRun(stopped)], "the other engine would have to start first"
+
+
+def test_a_job_that_breaks_between_two_engine_runs_has_no_other() -> None:
     run = led_to(P.BETWEEN)
-    run.handle(STOP)
-    run.handle(EngineRunClosed())
-    assert run.handle(EpochOwned()) == [PostToEngine(StopRequested())], "the start was announced before"
-    assert run.handle(LagSeen(0, 5_000)) == []
-    assert run.handle(EngineRunEnded(STOPPED)) == last(STOPPED)
+    run.handle(JobBroken(BROKEN))
+    assert run.handle(EngineRunClosed()) == [EndRun(BROKEN_END)]
+
+
+def test_a_job_that_has_finished_does_not_fail_because_closing_does() -> None:
+    run = led_to(P.CLOSING)
+    run.handle(JobBroken(BROKEN))
+    assert run.handle(EngineRunClosed()) == [EndRun(FINISHED)]
 
 
 def test_a_job_changes_its_engine_as_often_as_it_has_to() -> None:
@@ -259,23 +276,28 @@ class Observer:
     def __init__(self) -> None:
         self.engine: str = ""
         self.numbers: list[int] = []
-        self.owned = self.announced_ends = self.ends = 0
+        self.owned = self.ends = 0
+        self.announced: EndJob | None = None
         self.was_asked = False
+        self.was_broken = False
         self.asked_engine = False
         self.untold = 0
 
     def check(self, event: RunEvent, effects: list[RunEffect]) -> None:
-        is_open = self.engine in ("starts", "runs") and not self.ends
+        is_open = self.engine in ("starts", "runs")
+        is_between = self.engine == "closing" and self.announced is None
         match event:
-            case EpochOwned():
+            case EpochOwned() if is_open:
                 self.engine = "runs"
-            case EngineRunEnded():
+            case EngineRunEnded() if is_open:
                 self.engine = "ended"
             case EngineRunClosed():
                 self.engine = ""
             case EndRequested() if not self.ends:
                 self.was_asked = True
-                self.untold += not is_open and self.engine != "closing"
+                self.untold += not self.numbers
+            case JobBroken():
+                self.was_broken = True
             case _:
                 pass
         for effect in effects:
@@ -284,6 +306,8 @@ class Observer:
                 case StartEngine(number):
                     assert not self.engine, "two engine runs at once"
                     assert not self.asked_engine, "an engine run follows one that was asked to end"
+                    assert not self.was_broken, "a broken job goes on"
+                    assert self.announced is None, "an engine run follows the end"
                     assert number == len(self.numbers) + 1
                     self.numbers.append(number)
                     self.engine = "starts"
@@ -294,36 +318,37 @@ class Observer:
                     assert self.engine == "runs"
                     assert not self.was_asked, "a switch when the end was asked for"
                 case CloseEngine():
-                    assert self.engine == "ended", "an engine run is closed that has not ended"
+                    assert self.engine == "ended" or (is_open and self.was_broken), "nothing has ended"
                     self.engine = "closing"
                 case AnnounceOwned():
                     self.owned += 1
                     assert self.owned == 1
                 case AnnounceSwitch():
                     assert not self.engine
-                case AnnounceEnd():
-                    self.announced_ends += 1
-                    assert self.announced_ends == 1
+                case AnnounceEnd(end):
+                    assert self.announced is None, "two ends"
+                    self.announced = end
                 case EndRun(end):
                     self.ends += 1
-                    assert self.announced_ends == 1, "listeners do not know"
-                    is_broken = end.cause == BROKEN
-                    assert is_broken or not self.engine, "the end while something runs"
+                    assert end == self.announced, "listeners know of another end"
+                    assert not self.engine, "the end while something runs"
         if isinstance(event, JobStarted):
             assert any(isinstance(one, StartEngine) for one in effects), "nothing starts"
+            told = sum(isinstance(one, PostToEngine) for one in effects)
+            assert told == self.untold, "a request is lost"
         if isinstance(event, EndRequested) and is_open:
             assert any(isinstance(one, PostToEngine) for one in effects), "a request is lost"
-        if isinstance(event, EpochOwned):
-            if self.untold:
-                assert any(isinstance(one, PostToEngine) for one in effects), "a request is lost"
-            self.untold = 0
+        if isinstance(event, EndRequested | JobBroken) and is_between:
+            assert self.announced is not None, "the other engine has to start first"
+        if isinstance(event, EpochOwned) and is_open:
             assert self.owned == 1, "whoever has started the job waits"
-        if isinstance(event, EngineRunEnded):
+        if isinstance(event, EngineRunEnded) and is_open:
             assert any(isinstance(one, CloseEngine) for one in effects), "an engine run is never closed"
         if isinstance(event, EngineRunClosed):
             assert any(isinstance(one, StartEngine | EndRun) for one in effects), "nothing follows"
         if isinstance(event, JobBroken):
-            assert self.ends == 1, "a broken job goes on"
+            assert self.announced is not None, "a broken job goes on"
+            assert self.ends or self.engine in ("ended", "closing"), "an engine run is never closed"
 
     def possible(self) -> Iterator[RunEvent]:
         """Yield what may happen next, outside."""
@@ -342,6 +367,9 @@ class Observer:
             yield from (EngineRunEnded(STOPPED), EngineRunEnded(FAILED))
         if self.engine == "closing":
             yield EngineRunClosed()
+            if self.was_broken:
+                # It had not ended yet when it was closed.
+                yield from (EpochOwned(), EngineRunEnded(FAILED))
 
 
 def walk(depth: int) -> set[RunPhase]:
@@ -380,8 +408,6 @@ PLANTED = [
     for key, right in TRANSITIONS.items()
     for wrong in (RunPhase.RUNNING, RunPhase.CLOSING, RunPhase.OVER, None)
     if wrong is not right
-    # After the last effect no phase makes a difference.
-    and key[1] is not RunTurn.BREAK
     # A run that is asked twice, or owns its epoch late, is where it was.
     and not (wrong is None and key in ((P.ENDING, RunTurn.ASK), (P.ENDING, RunTurn.OWNED)))
 ]

@@ -38,9 +38,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = cc.sinc  # type: ignore[attr-defined]
 
 
-def test_a_worker_loads_no_connector_and_nothing_of_the_driver() -> None:
+@pytest.mark.parametrize("module", ["workers", "batch_job"])
+def test_a_worker_loads_no_connector_and_nothing_of_the_driver(module: str) -> None:
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, crosscut.spark.cluster.workers; print(*sys.modules)"],
+        [sys.executable, "-c", f"import sys, crosscut.spark.cluster.{module}; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

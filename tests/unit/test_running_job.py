@@ -13,8 +13,10 @@ import pytest
 from tests.proof.batches import JobsInThreads, LocalJobs, Weather
 
 import crosscut as cc
+from crosscut.connectors.files.staged_files import StagedFiles
 from crosscut.driver import engine_run, job_runner, running_job
 from crosscut.driver.cluster import ClusterRun
+from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.engine_run import Network, RunContext
 from crosscut.driver.job_spec import assignments, job_spec
 from crosscut.driver.running_job import RunningJob
@@ -23,6 +25,7 @@ from crosscut.events import Ended, EngineSwitched, JobEvent
 from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.graph.shipping import Exceptions
 from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.output import Output
 from crosscut.microbatch.ports import RunOutcome
 from crosscut.microbatch.stage import StageOrder
 from crosscut.monitoring.metrics import shown_settings
@@ -143,11 +146,17 @@ class World:
         """Return the engines that have followed."""
         return [one.engine for one in self._events if isinstance(one, EngineSwitched)]
 
+    @property
+    def end_event(self) -> Ended:
+        """What listeners hear of the end."""
+        (said,) = [one for one in self._events if isinstance(one, Ended)]
+        return said
+
     def ended(self) -> str:
         """Return how the job has ended, having checked what is so at every end."""
         assert self.job.ended.wait(DEADLINE_S)
         assert self.job.end is not None
-        (said,) = [one for one in self._events if isinstance(one, Ended)]
+        said = self.end_event
         assert said is self._events[-1]
         assert said.outcome == self.job.end.outcome == self.job.phase
         assert self._page.seen in (["owned", "released", "closed"], ["released", "closed"])
@@ -234,16 +243,28 @@ def test_an_engine_run_is_closed_before_the_other_engine_starts(world: Callable[
     assert one.cluster.calls[-1] == "end group-2"
 
 
-def test_a_stop_between_two_engine_runs_reaches_the_second_one(world: Callable[..., World]) -> None:
+@pytest.mark.parametrize(
+    ("request_", "outcome"),
+    [(StopRequested(), "stopped"), (CancelRequested(), "cancelled")],
+    ids=["stop", "cancel"],
+)
+def test_a_request_between_two_engine_runs_does_not_wait_for_the_second_one(
+    world: Callable[..., World], request_: CancelRequested | StopRequested, outcome: str
+) -> None:
     one = world(engine="auto")
     one.cluster.may_end.clear()
     one.start()
     until(lambda: one.cluster.calls == ["end group-1"])
     assert one.job.phase == "switching"
-    one.job.post(StopRequested())
+    before = one.job.status()
+    one.job.post(request_)
     one.cluster.may_end.set()
-    assert one.ended() == "stopped"
-    assert one.cluster.calls[-1] == "end group-2"
+    assert one.ended() == outcome
+    assert one.switched() == []
+    assert one.cluster.calls == ["end group-1"]
+    assert before.resumes_from is not None
+    assert one.job.status().resumes_from == before.resumes_from
+    assert one.end_event.resumes_from == before.resumes_from
 
 
 def test_a_cluster_that_can_not_be_asked_fails_the_job(
@@ -272,14 +293,17 @@ def fail() -> None:
     raise OSError("can't start new thread")
 
 
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
 def test_a_job_that_breaks_gives_everything_back(
-    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """What shows the job fails while the engine run goes on."""
-    one = world(engine="micro-batch")
+    one = world(engine=engine)
     monkeypatch.setattr(one._page, "start", fail)
     one.start()
     assert one.ended() == "failed"
+    assert one.cluster.calls[-1] == "end group-1"
+    assert str(one.job.error) == "can't start new thread"
     status = one.job.status()
     assert (status.phase, status.cause) == ("ended", "can't start new thread")
     assert one.job.metrics().status == "failed"
@@ -302,6 +326,7 @@ def test_the_status_of_a_job_that_breaks_between_two_engine_runs_is_that_of_the_
     assert one.ended() == "failed"
     status = one.job.status()
     assert (status.phase, status.cause) == ("ended", "no certificate")
+    assert one.cluster.calls == ["end group-1"], "the first engine run is closed twice"
     assert one.job.metrics().status == "failed"
 
 
@@ -354,3 +379,139 @@ def test_a_status_is_that_of_one_engine_run(
         patched.setattr(running_job, "read_on", slow)
         assert one.job.phase == "switching"
     assert one.job.phase == "gathering"
+
+
+def test_an_engine_run_that_can_not_start_is_closed(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*arguments: object) -> int:
+        raise OSError("no such address")
+
+    monkeypatch.setattr(CoordinatorDriver, "listen", refuse)
+    one = world(engine="continuous")
+    one.start()
+    assert one.ended() == "failed"
+    assert str(one.job.error) == "no such address"
+    assert one.cluster.calls == ["end group-1"]
+
+
+def test_a_job_whose_task_on_the_loop_is_cancelled_ends(world: Callable[..., World]) -> None:
+    one = world(engine="continuous")
+    one.start()
+    assert one.cluster.submitted.wait(DEADLINE_S)
+    loop, runner = one.job._loop, one.job._runner
+    assert loop is not None and runner is not None
+    (drive,) = runner._tasks
+    loop.call_soon_threadsafe(drive.cancel)
+    assert one.ended() == "failed"
+    assert one.cluster.calls[-1] == "end group-1"
+
+
+def test_a_cluster_that_never_answers_does_not_keep_a_job_from_ending(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_run, "CLUSTER_END_TIMEOUT_S", 0.05)
+    one = world(engine="micro-batch")
+    one.cluster.may_end.clear()
+    one.start()
+    assert one.ended() == "finished"
+    assert "the cluster has not given up what it ran for the job" in caplog.text
+
+
+def patch_on_driver(
+    monkeypatch: pytest.MonkeyPatch, method: str, patched: Callable[[StagedFiles], None]
+) -> None:
+    """Replace a method of the sink's writers for calls that the driver makes, not those of batches."""
+    real = getattr(StagedFiles, method)
+
+    def call(writer: StagedFiles, *arguments: object) -> object:
+        if threading.current_thread().name.startswith("crosscut-output"):
+            return patched(writer)
+        return real(writer, *arguments)
+
+    monkeypatch.setattr(StagedFiles, method, call)
+
+
+def test_a_cluster_that_can_not_be_asked_to_end_changes_nothing_about_a_finished_job(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world(engine="micro-batch")
+    monkeypatch.setattr(one.cluster, "end", lambda *arguments: fail())
+    closed: list[StagedFiles] = []
+    patch_on_driver(monkeypatch, "close", closed.append)
+    one.start()
+    assert one.ended() == "finished"
+    assert len(closed) == 2, "what comes after the failed step is closed as well"
+    assert "OSError: can't start new thread" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(3)], ids=["error", "exit"])
+def test_a_finished_job_does_not_fail_because_its_sink_can_not_be_closed(
+    world: Callable[..., World],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    raised: BaseException,
+) -> None:
+    closed: list[StagedFiles] = []
+
+    def close(writer: StagedFiles) -> None:
+        closed.append(writer)
+        raise raised
+
+    patch_on_driver(monkeypatch, "close", close)
+    one = world(engine="micro-batch")
+    one.start()
+    assert one.ended() == "finished"
+    assert len(one.out.records()) == RECORDS
+    assert len(closed) == 2, "each writer is closed"
+    assert f"could not be closed: {type(raised).__name__}: {raised}" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["commit", "recover", "begin_attempt", "write", "prepare"])
+def test_a_sink_that_exits_fails_the_job_at_once(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Not after `checkpoint_timeout`: a thread that has ended would answer never."""
+
+    def leave(*arguments: object) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(StagedFiles, call, leave)
+    long = {"checkpoint_timeout": "1h", "start_timeout": "1h", "commit_attempts": 1}
+    one = world(engine="micro-batch", restart=cc.Restart(failures=0), **long)
+    one.start()
+    assert one.ended() == "failed"
+    assert one.job.end is not None and one.job.end.cause is not None
+    assert "SystemExit" in f"{one.job.end.cause.kind} {one.job.end.cause.message}"
+
+
+def test_an_error_of_our_own_in_a_commit_ends_the_job(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise KeyError("sums-0")
+
+    monkeypatch.setattr(Output, "commit", broken)
+    one = world(engine="micro-batch", checkpoint_timeout="1h")
+    one.start()
+    assert one.ended() == "failed"
+    assert "sums-0" in str(one.job.end)
+
+
+def test_a_signal_handler_may_post_while_its_thread_posts(world: Callable[..., World]) -> None:
+    one = world(engine="continuous")
+
+    class Interrupted(list[Any]):
+        def append(self, event: object) -> None:
+            super().append(event)
+            if len(self) == 1:
+                # As a handler does, in the thread that it interrupts.
+                one.job.post(StopRequested())
+
+    early = one.job._early = Interrupted()
+    posting = threading.Thread(target=one.job.post, args=(CancelRequested(),), daemon=True)
+    posting.start()
+    posting.join(DEADLINE_S)
+    assert early == [CancelRequested(), StopRequested()]
+    assert not posting.is_alive()
+    one.start()

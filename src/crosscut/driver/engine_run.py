@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from crosscut.driver.cluster import Cluster, ClusterRun
 from crosscut.driver.cluster_workers import ClusterBatches, ClusterWorkers
@@ -20,6 +21,7 @@ from crosscut.host.calls import call_on
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints, armed
 from crosscut.microbatch.driver_workers import BatchWorkers
+from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.status import Observations
 from crosscut.monitoring.worker_logs import WorkerLines
 from crosscut.net.connections import Credentials
@@ -34,6 +36,8 @@ from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.worker import WorkerPlan
 
 WORKERS_END_TIMEOUT_S = 5.0
+CLUSTER_END_TIMEOUT_S = 30.0
+"""How long the end of an engine run waits for a cluster that may hang. The next epoch fences what is left."""
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
 
@@ -158,17 +162,33 @@ class EngineRun:
         """This run, which has ended, for the one that follows."""
         return Predecessor(self._identity, Epoch(self.driver.status().epoch))
 
-    async def close(self) -> None:
-        """End what the cluster runs, and all that asks for it."""
+    async def close(self) -> list[Exception]:
+        """End what the cluster runs, and all that asks for it, also of a run that has not started.
+
+        Returns:
+            What has failed. The steps that follow are taken all the same.
+        """
+        steps: tuple[Callable[[], Awaitable[object]], ...] = (
+            self._workers_ended,
+            self._cluster_ended,
+            self._writers_closed,
+            partial(self._loop.run_in_executor, None, self._checker.close, LAST_CUT_TIMEOUT_S),
+            partial(self._loop.run_in_executor, None, self._notices.close, WORKERS_END_TIMEOUT_S),
+            self.driver.close,
+        )
+        failed: list[Exception] = []
+        for step in steps:
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001 - returned
+                failed.append(error)
+        return failed
+
+    async def _workers_ended(self) -> None:
         if isinstance(self._supply, BatchWorkers):
             self._supply.give_up()
         else:
             await self._supply.ended(WORKERS_END_TIMEOUT_S)
-        await self._cluster_ended()
-        if isinstance(self._supply, BatchWorkers):
-            await self._supply.close(WORKERS_END_TIMEOUT_S)
-        await self._loop.run_in_executor(None, self._checker.close, LAST_CUT_TIMEOUT_S)
-        await self._loop.run_in_executor(None, self._notices.close, WORKERS_END_TIMEOUT_S)
 
     async def _cluster_ended(self) -> None:
         over = asyncio.Event()
@@ -177,7 +197,20 @@ class EngineRun:
             call_on(self._loop, over.set)
 
         self._context.cluster.end(self._run, ended)
-        await over.wait()
+        try:
+            async with asyncio.timeout(CLUSTER_END_TIMEOUT_S):
+                await over.wait()
+        except TimeoutError:
+            LOGGER.warning(
+                "job %r: the cluster has not given up what it ran for the job within %g s; what still runs "
+                "there can change nothing any more",
+                self._run.name,
+                CLUSTER_END_TIMEOUT_S,
+            )
+
+    async def _writers_closed(self) -> None:
+        if isinstance(self._supply, BatchWorkers):
+            await self._supply.close(WORKERS_END_TIMEOUT_S)
 
     def post(self, event: JobEvent) -> None:
         """Post an event to this run, from any thread; a later run does not receive it."""

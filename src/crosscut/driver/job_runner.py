@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, assert_never
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.engine_run import EngineRun, RunContext
+from crosscut.errors import InternalError
 from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import CheckpointId, Epoch
@@ -82,6 +84,8 @@ class JobRunner:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[EndJob] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = False
+        # None: it is closed, or the next one could not be made.
         self._engine: EngineRun | None = None
         self.driver: CoordinatorDriver | None = None
         self.graph: JobGraph = spec.graph
@@ -105,8 +109,11 @@ class JobRunner:
 
     async def run(self) -> EndJob:
         """Run the job; return how it has ended."""
-        self.handle(JobStarted())
-        return await self._over
+        try:
+            self.handle(JobStarted())
+            return await self._over
+        finally:
+            self._is_over = True
 
     def post(self, event: JobEvent) -> None:
         """Take what the user asks for."""
@@ -117,11 +124,18 @@ class JobRunner:
 
     def handle(self, event: RunEvent) -> None:
         """Take an event, and perform what follows."""
+        errors: list[Exception] = []
         try:
             for effect in self.machine.handle(event):
-                self._perform(effect)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the job must not wait for an answer
-            self._broken(error)
+                # Each of them: the machine counts on all, and waits for their answers.
+                try:
+                    self._perform(effect)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the job must not wait for an answer
+                    errors.append(error)
+        except Exception as error:  # noqa: BLE001 - likewise
+            errors.append(error)
+        for one in errors:
+            self._broken(one)
 
     def _perform(self, effect: RunEffect) -> None:
         match effect:
@@ -156,13 +170,27 @@ class JobRunner:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = InternalError("it was cancelled") if task.cancelled() else task.exception()
+        # After the end the loop cancels what is left, and nothing can start there any more.
+        if error is not None and not self._is_over:
             self._broken(error)
 
     def _broken(self, error: BaseException) -> None:
-        self.error = error
-        for effect in self.machine.handle(JobBroken(FailureCause(type(error).__name__, str(error)))):
-            self._perform(effect)
+        if self.machine.end is None:
+            self.error = error
+        else:
+            self._warn(error)
+        self.handle(JobBroken(FailureCause(type(error).__name__, str(error))))
+
+    def _warn(self, error: BaseException) -> None:
+        """Tell of an error that does not change how the job ends."""
+        LOGGER.warning(
+            "job %r: not everything of it could be closed: %s: %s",
+            self._context.spec.name,
+            type(error).__name__,
+            error,
+            exc_info=error if LOGGER.isEnabledFor(logging.DEBUG) else None,
+        )
 
     def _made(self, effect: StartEngine) -> EngineRun:
         spec = self._context.spec.engines[effect.engine]
@@ -178,7 +206,7 @@ class JobRunner:
             self.handle(EpochOwned())
             if self._context.spec.choice is not None:
                 self._look(engine)
-        # Others read the future, also when the loop has cancelled its tasks.
+        # Shielded: others read the future, also when the loop has cancelled its tasks.
         self.handle(EngineRunEnded(await asyncio.shield(engine.driver.ended)))
 
     def _look(self, engine: EngineRun) -> None:
@@ -194,23 +222,29 @@ class JobRunner:
         self._loop.call_later(LOOK_EVERY_S, self._look, engine)
 
     async def _close(self, *, is_last: bool) -> None:
-        engine = self._engine
-        if engine is not None:
-            driver, self._follows = engine.driver, engine.predecessor
-            self.error = driver.error
-            await engine.close()
-            if not is_last:
-                # Not the end of the job, which has an event of its own.
-                self._ended_before, self._said_end = self._said_end, None
-                await driver.savepoints_written(self._context.spec.savepoint_timeout_s)
-                self._seen = driver.carried_on()
-                self.progress_before = [*self.progress_before, *driver.progress()][-PROGRESS_MAX:]
-            else:
-                self.last_status = driver.status()
-            await driver.close()
-            if not is_last:
-                self._failpoints("engine.switch")
-        self.handle(EngineRunClosed())
+        engine, self._engine = self._engine, None
+        try:
+            if engine is not None:
+                await self._close_run(engine, is_last=is_last)
+        except Exception as error:  # noqa: BLE001 - as in `handle`
+            self._broken(error)
+        finally:
+            self.handle(EngineRunClosed())
+
+    async def _close_run(self, engine: EngineRun, *, is_last: bool) -> None:
+        driver, self._follows = engine.driver, engine.predecessor
+        self.error = self.error or driver.error
+        for error in await engine.close():
+            self._warn(error)
+        if is_last:
+            self.last_status = driver.status()
+            return
+        # Not the end of the job, which has an event of its own.
+        self._ended_before, self._said_end = self._said_end, None
+        await driver.savepoints_written(self._context.spec.savepoint_timeout_s)
+        self._seen = driver.carried_on()
+        self.progress_before = [*self.progress_before, *driver.progress()][-PROGRESS_MAX:]
+        self._failpoints("engine.switch")
 
     # For listeners.
 

@@ -81,7 +81,8 @@ class RunningJob:
         self._loop: asyncio.AbstractEventLoop | None = None
         # What was posted before there was a loop.
         self._early: list[JobEvent] = []
-        self._posting = threading.Lock()
+        # Reentrant: a signal handler that stops the job may interrupt the thread that holds it.
+        self._posting = threading.RLock()
         self.last_status: JobStatus | None = None
         self.end: EndJob | None = None
         self.error: BaseException | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
@@ -166,19 +167,19 @@ class BatchWorkers:
     async def close(self, timeout_s: float) -> None:
         """Close the writers, once no run can use them any more."""
         self._is_over = True
-        if self._output is not None:
-            closed, closing = asyncio.Event(), self._calls.add(self._output.close)
-            closing.add_done_callback(lambda _: call_on(self._loop, closed.set))
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await closed.wait()
-            except TimeoutError:
-                LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
-            else:
-                closing.result()
+        closed = asyncio.Event()
+        closing = self._calls.add(self._close_output)
+        closing.add_done_callback(lambda _: call_on(self._loop, closed.set))
         self._calls.end()
-        # Of this host; another one does so when it is used again.
-        await self._loop.run_in_executor(None, remove_host_parts, self._store_url, self._terms.state_dir)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await closed.wait()
+            closing.result()
+        except TimeoutError:
+            LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
+        finally:
+            # Of this host; another one does so when it is used again.
+            await self._loop.run_in_executor(None, remove_host_parts, self._store_url, self._terms.state_dir)
 
     @property
     def _speaker(self) -> Host:
@@ -378,18 +379,33 @@ class BatchWorkers:
     # Output, in a thread.
 
     def _call_output(self, call: Callable[..., None], *args: object) -> None:
-        self._calls.add(lambda: call(*args))
+        self._calls.add(lambda: call(*args)).add_done_callback(self._called)
 
-    def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
+    def _called(self, call: Future[None]) -> None:
+        # Errors of sinks are answers. With any other one the coordinator would wait for an answer in vain.
+        if (error := call.exception()) is not None:
+            call_on(self._loop, self._speaker.post, CancelRequested(failure_cause(error)))
+
+    def _close_output(self) -> None:
+        """Close the writers. What they have not committed is recovered: an error here loses nothing."""
         try:
             if self._output is not None:
                 self._output.close()
+        except OutputError as error:
+            cause = error.__cause__
+            LOGGER.warning(
+                "job %r: %s could not be closed: %s: %s", self._name, error, type(cause).__name__, cause
+            )
+
+    def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
+        self._close_output()
+        try:
             one = deploys[0]
             self._output = Output(self._graph, one.lineage, epoch, one.driver, self._store.read_part)
             self._output.recover(deploys)
         except OutputError as error:
             self._post(on.RecoveryFailed(epoch, error.task, failure_cause(error.__cause__ or error)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
             task = TaskId(VertexId(self._stages[0][0]), 0)
             self._post(on.RecoveryFailed(epoch, task, failure_cause(error)))
         else:

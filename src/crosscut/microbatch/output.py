@@ -98,7 +98,7 @@ class Output:
         found = {one.task: one.snapshot for deploy in deploys for one in deploy.snapshots}
         retired = [one for deploy in deploys for one in deploy.retired if one.task.vertex in self._vertices]
         for one in retired:
-            self._recover(one.task, one.snapshot, restore).writer.close()
+            self._close(self._recover(one.task, one.snapshot, restore))
         for writer in self._each(
             lambda task: self._recover(task, found.get(task, Snapshot()), restore), self.tasks
         ):
@@ -119,7 +119,7 @@ class Output:
             with only_data():
                 one.writer.recover(permit, [pending.handle for pending in snapshot.pending])
             held.forget(restore)
-        except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
+        except BaseException as error:  # noqa: BLE001 - a sink may raise anything; raised again
             raise OutputError(task, uid) from name_connector("sink", uid, error)
         return one
 
@@ -146,7 +146,7 @@ class Output:
                 with only_data():
                     one.writer.commit(permit, [pending.handle for pending in snapshot.pending])
                 one.held.forget(n)
-            except Exception as error:
+            except BaseException as error:
                 raise OutputError(task, self._uid(task)) from error
 
         self._each(commit, list(snapshots))
@@ -169,7 +169,7 @@ class Output:
                     try:
                         with only_data():
                             self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
-                    except Exception as error:
+                    except BaseException as error:
                         raise OutputError(one.task, self._uid(one.task)) from error
 
     def sweep(self) -> None:
@@ -181,14 +181,30 @@ class Output:
         for one in self._writers.values():
             try:
                 one.writer.sweep()
-            except Exception as error:
+            except BaseException as error:
                 raise OutputError(one.task, self._uid(one.task)) from error
 
     def close(self) -> None:
-        """Close all writers."""
+        """Close all writers.
+
+        Raises:
+            OutputError: One could not be closed; the others are.
+        """
+        failed: OutputError | None = None
         while self._writers:
             _, one = self._writers.popitem()
+            try:
+                self._close(one)
+            except OutputError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _close(self, one: _Writer) -> None:
+        try:
             one.writer.close()
+        except BaseException as error:
+            raise OutputError(one.task, self._uid(one.task)) from error
 
     def _each(self, call: Callable[[TaskId], Any], tasks: Sequence[TaskId]) -> list[Any]:
         if len(tasks) <= 1:

@@ -134,7 +134,7 @@ def run_stage(
                 yield from outbox.take()
             if failure is None:
                 failure = loop.run_until_complete(attempt.end())
-        except Exception as error:  # noqa: BLE001 - user code may raise anything; the driver gets it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of user code; the driver gets it
             failure = Failure(attempt.task, failure_cause(error))
         if failure is not None:
             attempt.distrust(failure)

@@ -56,6 +56,9 @@ class Listener:
         self._server = await loop.create_server(accept, host, 0, backlog=ACCEPT_MAX)
         _lengthen_queue(self._server)
         port: int = self._server.sockets[0].getsockname()[1]
+        if self._is_closed:
+            # Meanwhile.
+            self._server.close()
         return port
 
     def close(self) -> None:

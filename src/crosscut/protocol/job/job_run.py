@@ -59,7 +59,7 @@ class EngineRunClosed:
 
 @dataclass(frozen=True, slots=True)
 class JobBroken:
-    """Performing an effect has failed on the driver: the job can't go on."""
+    """Performing an effect has failed on the driver, so the job can't continue."""
 
     cause: FailureCause
 
@@ -88,7 +88,7 @@ class StartEngine:
 
 @dataclass(frozen=True, slots=True)
 class PostToEngine:
-    """Hand a request to the engine run, after `StartEngine`."""
+    """Hand a request to the engine run, after `StartEngine`; it may not own an epoch yet."""
 
     request: EndRequest
 
@@ -164,6 +164,9 @@ class RunTurn(Enum):
     BREAK = "an effect could not be performed"
 
 
+HAS_ENGINE = frozenset({RunPhase.STARTING, RunPhase.RUNNING, RunPhase.SWITCHING, RunPhase.ENDING})
+"""Phases in which an engine run receives requests."""
+
 TRANSITIONS: Mapping[tuple[RunPhase, RunTurn], RunPhase] = {
     (RunPhase.NEW, RunTurn.START): RunPhase.STARTING,
     (RunPhase.STARTING, RunTurn.OWNED): RunPhase.RUNNING,
@@ -178,14 +181,18 @@ TRANSITIONS: Mapping[tuple[RunPhase, RunTurn], RunPhase] = {
     (RunPhase.ENDING, RunTurn.OWNED): RunPhase.ENDING,
     (RunPhase.ENDING, RunTurn.ASK): RunPhase.ENDING,
     (RunPhase.ENDING, RunTurn.END): RunPhase.CLOSING,
+    (RunPhase.BETWEEN, RunTurn.ASK): RunPhase.CLOSING,
     (RunPhase.BETWEEN, RunTurn.CLOSED): RunPhase.STARTING,
     (RunPhase.CLOSING, RunTurn.CLOSED): RunPhase.OVER,
-    **{(phase, RunTurn.BREAK): RunPhase.OVER for phase in RunPhase if phase is not RunPhase.OVER},
+    (RunPhase.NEW, RunTurn.BREAK): RunPhase.OVER,
+    (RunPhase.BETWEEN, RunTurn.BREAK): RunPhase.CLOSING,
+    # What the cluster holds for the engine run is given back first.
+    **{(phase, RunTurn.BREAK): RunPhase.CLOSING for phase in RunPhase if phase in HAS_ENGINE},
 }
-"""Every transition there is. In any other case an event is stale, and dropped."""
+"""Every transition there is. In any other case an event is stale, and dropped.
 
-HAS_ENGINE = frozenset({RunPhase.STARTING, RunPhase.RUNNING, RunPhase.SWITCHING, RunPhase.ENDING})
-"""Phases in which an engine run receives requests."""
+In CLOSING it is known how the job ends: what fails from then on does not change it.
+"""
 
 
 class JobRun:
@@ -207,10 +214,12 @@ class JobRun:
         self.phase = RunPhase.NEW
         self.number = 0
         self.end: EndJob | None = None
-        # Asked for while there was no engine run: the next one is told once it owns an epoch.
+        # Requests from before the first engine run.
         self._unsent: list[EndRequest] = []
         self._is_owned = False
+        # In BETWEEN: what follows, and how the engine run before has ended.
         self._following: switch.StartEngine | None = None
+        self._stopped: EndJob | None = None
         self.dropped: Counter[str] = Counter()
 
     @property
@@ -241,13 +250,15 @@ class JobRun:
     def _start(self) -> list[RunEffect]:
         self.number += 1
         engine = self._engines.engine if self._engines is not None else self._engine
-        return [StartEngine(self.number, engine)]
+        unsent, self._unsent = self._unsent, []
+        if unsent:
+            self._go(RunTurn.ASK)
+        return [StartEngine(self.number, engine), *map(PostToEngine, unsent)]
 
     def _owned(self) -> list[RunEffect]:
         announced: list[RunEffect] = [] if self._is_owned else [AnnounceOwned()]
         self._is_owned = True
-        unsent, self._unsent = self._unsent, []
-        return [*announced, *map(PostToEngine, unsent)]
+        return announced
 
     def _end_requested(self, request: EndRequest) -> list[RunEffect]:
         if self.phase in (RunPhase.CLOSING, RunPhase.OVER):
@@ -255,11 +266,25 @@ class JobRun:
             return []
         if self._engines is not None:
             self._engines.handle(switch.EndAsked())
-        if self.phase not in HAS_ENGINE:
+        if self.phase is RunPhase.NEW:
             self._unsent.append(request)
             return []
+        is_between = self.phase is RunPhase.BETWEEN
         self._go(RunTurn.ASK)
-        return [PostToEngine(request)]
+        return self._ended_between(request) if is_between else [PostToEngine(request)]
+
+    def _ended_between(self, request: EndRequest) -> list[RunEffect]:
+        """End without another engine run: the one before has stopped at a checkpoint."""
+        match request:
+            case StopRequested():
+                invariant(self._stopped is not None, "no engine run has stopped, and another one follows")
+                self.end = self._stopped
+            case CancelRequested(cause):
+                self.end = EndJob("failed" if cause else "cancelled", cause)
+            case _:
+                assert_never(request)
+        self._following = None
+        return [AnnounceEnd(self.end)] if self.end is not None else []
 
     def _lag_seen(self, event: BatchVisible | LagSeen) -> list[RunEffect]:
         if self._engines is None or self.phase is not RunPhase.RUNNING:
@@ -278,7 +303,7 @@ class JobRun:
         for effect in follows:
             if isinstance(effect, switch.StartEngine):
                 self._go(RunTurn.HAND_OVER)
-                self._following = effect
+                self._following, self._stopped = effect, end
                 return [CloseEngine(is_last=False)]
         self._go(RunTurn.END)
         self.end = end
@@ -293,11 +318,19 @@ class JobRun:
         return [EndRun(end)] if end is not None else []
 
     def _broken(self, cause: FailureCause) -> list[RunEffect]:
-        announced = self.end is not None
+        before = self.phase
         if not self._go(RunTurn.BREAK):
             return []
+        self._following = None
         self.end = end = EndJob("failed", cause)
-        return [EndRun(end)] if announced else [AnnounceEnd(end), EndRun(end)]
+        announced: list[RunEffect] = [AnnounceEnd(end)]
+        if before is RunPhase.NEW:
+            return [*announced, EndRun(end)]
+        if before is RunPhase.BETWEEN:
+            # The engine run is being closed already.
+            return announced
+        # Its workers end by themselves then, and it takes no other checkpoint meanwhile.
+        return [*announced, PostToEngine(CancelRequested(cause)), CloseEngine(is_last=True)]
 
     def _go(self, turn: RunTurn) -> bool:
         """Take a turn, if there is one from here; return whether there was."""
