@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sized
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,7 @@ from crosscut.spark.cluster.spark_cluster import SparkCluster
 from crosscut.testing.simulator.sources import ReplayedSource
 
 DEADLINE_S = 60.0
-RUN = ClusterRun("here", "group-1", 1, b"", ())
+RUN = ClusterRun("here", "group-1", 1, 1, b"", ())
 
 
 @pytest.fixture
@@ -37,12 +39,22 @@ def test_nothing_starts_for_an_engine_run_that_has_ended(cancelled: list[str]) -
     flow = cc.Flow("here")
     flow.source(ReplayedSource({"s": [1]})).sink(cc.collect())
     cluster = SparkCluster(spark(cancelled), "/store")
-    ended = threading.Event()
-    cluster.end(RUN, ended.set)
-    assert ended.wait(DEADLINE_S)
-    assert cancelled == ["group-1-staging"]
-    with pytest.raises(WorkersError, match="has ended"):
-        cluster.discover(RUN, flow.compile(1, 128), Epoch(1))
+    before = sizes(cluster)
+    for number in (1, 2):
+        ended = threading.Event()
+        cluster.end(replace(RUN, group=f"group-{number}", number=number), ended.set)
+        assert ended.wait(DEADLINE_S)
+    assert cancelled == ["group-1-staging", "group-2-staging"]
+    for number in (1, 2):
+        with pytest.raises(WorkersError, match="has ended"):
+            cluster.discover(
+                replace(RUN, group=f"group-{number}", number=number), flow.compile(1, 128), Epoch(1)
+            )
+    assert sizes(cluster) == before, "a job that changes its engine for months keeps something of each run"
+
+
+def sizes(cluster: SparkCluster) -> dict[str, int]:
+    return {name: len(one) for name, one in vars(cluster).items() if isinstance(one, Sized)}
 
 
 def test_a_batch_ends_also_if_spark_can_not_be_asked_why(

@@ -26,6 +26,7 @@ class ClusterRun:
     Attributes:
         name: Of the flow, for the cluster's own pages.
         group: Identifies the run; no other run, of this job or another, has the same one.
+        number: Of the run in its job, from 1 on. A run starts after the one before has ended.
         parallelism: Of the graph.
         packed_graph: For the workers of batches; those of the other engine have it in their plan.
         stages: What to call each stage of a batch.
@@ -33,13 +34,18 @@ class ClusterRun:
 
     name: str
     group: str
+    number: int
     parallelism: int
     packed_graph: bytes
     stages: tuple[str, ...]
 
 
 class Cluster(Protocol):
-    """Where a job runs. Called on the loop of the driver, but for `discover`."""
+    """Where a job runs. Called on the loop of the driver, but for `discover`.
+
+    After `end` of a run, or of a later one, nothing starts for it any more: what would start something raises
+    WorkersError.
+    """
 
     @property
     def slots(self) -> int | None:
@@ -52,6 +58,7 @@ class Cluster(Protocol):
 
         Raises:
             ConnectorError: A source can't tell, or its input can't be staged.
+            WorkersError: The run has ended.
         """
 
     def submit(self, run: ClusterRun, plan: WorkerPlan, ended: Callable[[WorkersEnded], None]) -> None:
@@ -59,6 +66,9 @@ class Cluster(Protocol):
 
         Args:
             ended: Called once, when no worker is left and none will be replaced.
+
+        Raises:
+            WorkersError: The run has ended.
         """
 
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
@@ -80,6 +90,9 @@ class Cluster(Protocol):
             returned: Called with the result of each partition of the last stage, encoded; see
                 `crosscut.microbatch.shuffle.encoded_result`.
             ended: Called once, after all results.
+
+        Raises:
+            WorkersError: The run has ended.
         """
 
     def cancel(self, run: ClusterRun, batch: str) -> None:

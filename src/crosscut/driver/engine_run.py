@@ -105,6 +105,7 @@ class EngineRun:
             name=job.name,
             # A group that is cancelled late must not take the next run with it.
             group=f"{context.group}-{number}",
+            number=number,
             parallelism=spec.graph.parallelism,
             packed_graph=spec.packed,
             stages=tuple(", ".join(one) for one in stages_of(spec.graph)) if is_batches else (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,11 +26,11 @@ from crosscut.spark.data.staging import Staging
 from crosscut.worker.worker import WorkerPlan
 
 END_TIMEOUT_S = 5.0
-"""How long the end of a run waits for each of its Spark jobs, which has been cancelled."""
+"""How long the end of a run waits for its Spark jobs, which have been cancelled."""
 
 
 class SparkCluster:
-    """See `Cluster`.
+    """See `Cluster`. It runs one job.
 
     Args:
         store_url: Of the checkpoint store, absolute: DataFrames are staged there.
@@ -41,8 +42,8 @@ class SparkCluster:
         self._slots = session.slots(context)
         self._lock = threading.Lock()
         self._runs: dict[str, _Running] = {}
-        # Groups: a thread that is late must not start anything for a run that has ended.
-        self._ended: set[str] = set()
+        # Number of the newest run that has ended: a thread that is late must not start anything for it.
+        self._ended = 0
 
     @property
     def slots(self) -> int | None:
@@ -105,7 +106,7 @@ class SparkCluster:
     def end(self, run: ClusterRun, ended: Callable[[], None]) -> None:
         """See `Cluster.end`."""
         with self._lock:
-            self._ended.add(run.group)
+            self._ended = max(self._ended, run.number)
             running = self._runs.pop(run.group, None) or self._new(run)
         threading.Thread(
             target=partial(running.end, ended), name=f"crosscut-end-{run.group}", daemon=True
@@ -113,7 +114,7 @@ class SparkCluster:
 
     def _running(self, run: ClusterRun) -> _Running:
         with self._lock:
-            if run.group in self._ended:
+            if run.number <= self._ended:
                 raise WorkersError(f"job {run.name!r}: Spark is asked for an engine run that has ended")
             if run.group not in self._runs:
                 self._runs[run.group] = self._new(run)
@@ -164,8 +165,9 @@ class _Running:
             threads = list(self._threads)
             if threads and self._context._jsc is not None:
                 self._cancel_workers()
+            ends_s = time.monotonic() + END_TIMEOUT_S
             for thread in threads:
-                thread.join(END_TIMEOUT_S)
+                thread.join(max(0.0, ends_s - time.monotonic()))
             self.batches.close()
         finally:
             ended()
