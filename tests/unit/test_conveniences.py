@@ -187,6 +187,52 @@ def test_a_method_that_there_is_not_is_refused_with_what_may_be_meant(name: str,
     assert str(refused.value).startswith(f"a Stream has no {name!r}{advice}")
 
 
+def keyed_stream() -> Any:
+    return cc.Flow("f").source(cc.items([1])).assign_timestamps(lambda one: one).key_by(lambda one: one)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("agg", "; what Spark calls agg is .aggregate(initial, add, result) here"),
+        ("avg", "; what Spark calls avg is .mean(function) here"),
+        ("reduceByKey", "; what Spark calls reduceByKey is .reduce(function) here"),
+        ("approx_count_distinct", "; what Spark calls approx_count_distinct is .approx_distinct(function)"),
+        ("flatMapGroupsWithState", "; what Spark calls flatMapGroupsWithState is .process(function) here"),
+        ("writeStream", "; what Spark calls writeStream is .sink(sink) here: say first what the records"),
+        ("collectList", "; did you mean 'collect_list'?"),
+        ("frobnicate", ""),
+    ],
+)
+def test_a_windowed_stream_suggests_methods_too(name: str, advice: str) -> None:
+    stream = keyed_stream().window(cc.tumbling("1s"))
+    with pytest.raises(AttributeError) as refused:
+        getattr(stream, name)
+    assert str(refused.value).startswith(f"a WindowedStream has no {name!r}{advice}")
+    assert not hasattr(stream, "_nothing")
+
+
+def test_a_stream_with_keys_is_not_told_to_get_some() -> None:
+    for name, ours in (("agg", "aggregate(initial, add, result)"), ("avg", "mean(function)")):
+        with pytest.raises(AttributeError) as refused:
+            getattr(keyed_stream(), name)
+        assert str(refused.value) == f"a KeyedStream has no {name!r}; what Spark calls {name} is .{ours} here"
+
+
+@pytest.mark.parametrize("name", ["map", "sink", "key_by", "interval_join"])
+def test_what_comes_after_a_window_or_a_connected_process_is_said_to_come_after_it(name: str) -> None:
+    with pytest.raises(FlowError, match=rf"say first what the records.*and then {name}\(\.\.\.\)"):
+        getattr(keyed_stream().window(cc.tumbling("1s")), name)
+    keyed = keyed_stream()
+    with pytest.raises(FlowError, match=rf"\.process\(ConnectedProcess\(\)\), and then {name}"):
+        getattr(keyed.connect(keyed), name)
+
+
+def test_windowed_and_connected_streams_can_be_copied() -> None:
+    for stream in (keyed_stream().window(cc.tumbling("1s")), keyed_stream()):
+        assert type(copy.copy(stream)) is type(stream)
+
+
 def test_names_of_the_package_are_suggested() -> None:
     with pytest.raises(AttributeError, match="no attribute 'KeyedProces'; did you mean 'KeyedProcess'"):
         _ = cc.KeyedProces  # type: ignore[attr-defined]

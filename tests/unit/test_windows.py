@@ -13,11 +13,13 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.files.jsonl import encoded_lines
-from crosscut.contracts.windows import CountWindow, Tumbling
+from crosscut.contracts.windows import CountWindow, Session, Tumbling
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.flow.arguments import itself
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.explain import explained
+from crosscut.graph.ready_folds import list_of
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.windows import AggregateFold, ProcessFold, SumFold
 from crosscut.operators.building import build, keyed_state
@@ -76,7 +78,10 @@ def compiled(make: Callable[[cc.Flow], cc.Stream[Any]]) -> JobGraph:
         (lambda: cc.sliding("1m", every=0), "sliding: every=0: expected a duration such as"),
         (lambda: cc.tumbling("1d", offset="1d"), "tumbling: offset='1d': expected less than size"),
         (lambda: cc.sliding("1h", every="1m", offset="2m"), "sliding: offset='2m': expected less than every"),
-        (lambda: cc.tumbling("1d", offset=-1), "tumbling: offset=-1: expected a duration such as"),
+        (lambda: cc.tumbling("1d", offset="-1d"), "tumbling: offset='-1d': expected less than size"),
+        (lambda: cc.sliding("1h", every="1m", offset=-60), "sliding: offset=-60: expected less than every"),
+        (lambda: cc.tumbling("1d", offset="-"), "tumbling: offset='': expected a duration such as"),
+        (lambda: cc.tumbling("1d", offset="-0.5ms"), "tumbling: offset='0.5ms': expected whole"),
         (lambda: cc.count_window(0), "count_window: n=0: expected a whole number, at least 1"),
         (lambda: cc.count_window(True), "count_window: n=True: expected a whole number, at least 1"),
         (lambda: cc.on_count(1.5), "on_count: n=1.5: expected a whole number, at least 1"),  # type: ignore[arg-type]
@@ -355,6 +360,24 @@ def test_a_day_with_an_offset_begins_so_much_after_midnight(is_early: bool) -> N
     assert found == [
         cc.Windowed("a", -18 * hour, 6 * hour, 3), cc.Windowed("a", 6 * hour, 30 * hour, 12)
     ]  # fmt: skip
+
+
+def test_windows_may_begin_earlier_by_a_negative_offset() -> None:
+    assert cc.tumbling("1d", offset="-8h") == cc.tumbling("1d", offset="16h")
+    assert cc.tumbling(60, offset=-1) == cc.tumbling("1m", offset="59s")
+    assert cc.sliding("1h", every="5m", offset="-1m") == cc.sliding("1h", every="5m", offset="4m")
+    assert list(cc.tumbling("1d", offset="-8h").starts(0)) == [-8 * 3_600_000]
+
+
+def test_a_session_that_a_record_joins_lists_the_records_of_the_earlier_one_first() -> None:
+    """Whatever came first: accumulators are merged, which know nothing of each other's order."""
+    window = Session(10)
+    fold = AggregateFold(*list_of(itself)[:4])
+    for kept in (fold, ProcessFold(lambda windowed: [windowed.value])):
+        operator = window_operator("w", window_state(window), folding(kept), window, None)
+        operator.process(Batch(["late 1", "early", "late 2", "between"], ["a"] * 4, [18, 0, 19, 9]))
+        found = [one for batch in advanced(operator, END_OF_TIME) for one in batch.records]
+        assert found == [cc.Windowed("a", 0, 29, ["early", "late 1", "late 2", "between"])]
 
 
 def test_records_without_time_stay_without_where_windows_count() -> None:

@@ -138,8 +138,8 @@ def tumbling(size: Duration, *, offset: Duration = 0) -> Tumbling:
 
     Args:
         size: A duration of at least a millisecond. Windows begin at the multiples of it, since 1970 in UTC.
-        offset: They begin so much later: `tumbling("1d", offset="6h")` is a day from 6:00 to 6:00 UTC. Less
-            than `size`.
+        offset: They begin so much later: `tumbling("1d", offset="6h")` is a day from 6:00 to 6:00 UTC.
+            If it is negative, as in "-8h", they begin earlier. Less than `size` either way.
 
     Raises:
         FlowError: One of them is no such duration.
@@ -147,6 +147,7 @@ def tumbling(size: Duration, *, offset: Duration = 0) -> Tumbling:
     Examples:
         >>> import crosscut as cc
         >>> days_in_new_york_without_daylight_saving = cc.tumbling("1d", offset="5h")
+        >>> days_in_shanghai = cc.tumbling("1d", offset="-8h")
     """
     size_ms = whole_ms(size, "tumbling: size", at_least=1)
     return Tumbling(size_ms, _offset_ms(offset, "tumbling", size_ms, "size"))
@@ -160,7 +161,8 @@ def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Sliding
     Args:
         size: A duration of at least a millisecond.
         every: Likewise, at most `size`: between the windows records would be lost.
-        offset: Windows begin so much later than those multiples; less than `every`.
+        offset: Windows begin so much later than those multiples, or earlier if it is negative. Less than
+            `every` either way.
 
     Raises:
         FlowError: One of them is no such duration.
@@ -253,11 +255,25 @@ def whole_ms(value: Duration, name: str, *, at_least: int = 0) -> int:
     return int(found)
 
 
+def signed_ms(value: Duration, name: str) -> int:
+    """Return a duration that may be negative, such as "-5s" or -5, in whole milliseconds.
+
+    Raises:
+        FlowError: It is none.
+    """
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -whole_ms(value.strip()[1:], name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        return -whole_ms(-value, name)
+    return whole_ms(value, name)
+
+
 def _offset_ms(offset: Duration, window: str, period_ms: int, period: str) -> int:
-    offset_ms = whole_ms(offset, f"{window}: offset")
-    if offset_ms >= period_ms:
+    """Return where in each period a window begins: of 5 hours before midnight, 19 hours after it."""
+    offset_ms = signed_ms(offset, f"{window}: offset")
+    if abs(offset_ms) >= period_ms:
         raise FlowError(f"{window}: offset={offset!r}: expected less than {period}, after which they repeat")
-    return offset_ms
+    return offset_ms % period_ms
 
 
 def _shown_offset(offset_ms: int) -> str:

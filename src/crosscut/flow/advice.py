@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+from crosscut.flow.connected_streams import ConnectedStreams
 from crosscut.flow.keyed_stream import KeyedStream
 from crosscut.flow.split_stream import Split
 from crosscut.flow.stream import Stream
-from crosscut.flow.tail import StreamEnd, Tail
+from crosscut.flow.tail import Advised, StreamEnd
+from crosscut.flow.windowed_stream import WindowedStream
 from crosscut.foundation.suggestions import did_you_mean
 
 
-def instead(kind: type[Tail], name: str) -> str:
+def instead(kind: type[Advised], name: str) -> str:
     """Return what to write where a stream of this kind has no method of this name, "" if none has."""
     if kind is Stream and hasattr(KeyedStream, name):
         return (
@@ -29,10 +31,19 @@ def instead(kind: type[Tail], name: str) -> str:
             f"the stream has ended in a sink: to have it go elsewhere as well, keep the stream itself "
             f"(s = ...; s.sink(...); s.{name}(...))"
         )
+    if kind is WindowedStream and (hasattr(Stream, name) or hasattr(KeyedStream, name)):
+        return f"{_WINDOW_FIRST}, and then {name}(...)"
+    if kind is ConnectedStreams and (hasattr(Stream, name) or hasattr(KeyedStream, name)):
+        return f"{_PROCESS_FIRST}, and then {name}(...)"
     return ""
 
 
+_WINDOW_FIRST = "say first what the records of a window come to, as in .count() or .process(function)"
+_PROCESS_FIRST = "say first what is done with the two streams, with .process(ConnectedProcess())"
+
 _OF_SPARK = {
+    "approx_count_distinct": "key_by(function).approx_distinct(function)",
+    "avg": "key_by(function).mean(function)",
     "agg": "key_by(function).aggregate(initial, add, result)",
     "distinct": "key_by(function).deduplicate(within='1h')",
     "dropDuplicates": "key_by(function).deduplicate(within='1h')",
@@ -65,9 +76,35 @@ _OF_SPARK = {
 """What DataFrames have, and what a flow has for it."""
 
 
+_KEY_BY = "key_by(function)."
+
+_OF_SPARK_IN_WINDOWS = dict.fromkeys(
+    (
+        "applyInPandasWithState",
+        "flatMapGroupsWithState",
+        "mapPartitions",
+        "transformWithState",
+        "transformWithStateInPandas",
+    ),
+    "process(function)",
+)
+
+
+def _method(call: str) -> str:
+    return call.partition("(")[0]
+
+
 def meant(kind: type, name: str) -> str:
     """Return a suggestion for the unknown method `name`, to append to an error; "" if there is none."""
     if name in _OF_SPARK:
-        return f"; what Spark calls {name} is .{_OF_SPARK[name]} here"
+        ours, first = _OF_SPARK[name], ""
+        if kind is WindowedStream and name in _OF_SPARK_IN_WINDOWS:
+            ours = _OF_SPARK_IN_WINDOWS[name]
+        elif kind is not Stream and hasattr(kind, _method(ours.removeprefix(_KEY_BY))):
+            # It has keys already.
+            ours = ours.removeprefix(_KEY_BY)
+        elif kind in (WindowedStream, ConnectedStreams):
+            first = f": {_WINDOW_FIRST if kind is WindowedStream else _PROCESS_FIRST}"
+        return f"; what Spark calls {name} is .{ours} here{first}"
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     return did_you_mean(plain, [one for one in dir(kind) if not one.startswith("_")])

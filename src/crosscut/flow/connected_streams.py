@@ -9,6 +9,7 @@ from crosscut.contracts.process import kinds_of, states_of, timer_problem
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, shown
 from crosscut.flow.draft import Draft, DraftInput
+from crosscut.flow.tail import Advised
 from crosscut.foundation.callables import argument_problem
 from crosscut.graph.specs import ConnectSpec
 
@@ -20,7 +21,7 @@ Other = TypeVar("Other")
 Result = TypeVar("Result")
 
 
-class ConnectedStreams(Generic[Record, Other]):
+class ConnectedStreams(Advised, Generic[Record, Other]):
     """Two streams on their way to one process.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, whole_ms
+from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, signed_ms, whole_ms
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, output_name, shown
 from crosscut.flow.draft import Draft
@@ -49,19 +49,6 @@ def latest_join_spec(draft: Draft, how: LatestHow, late: str | None) -> LatestJo
     """Return the spec of `KeyedStream.latest_join`."""
     kind = "latest_join"
     return LatestJoinSpec(_one_of(draft, kind, how, get_args(LatestHow)), _late(draft, kind, late))
-
-
-def signed_ms(value: Duration, name: str) -> int:
-    """Return a duration that may be negative, such as "-5s" or -5, in whole milliseconds.
-
-    Raises:
-        FlowError: It is none.
-    """
-    if isinstance(value, str) and value.strip().startswith("-"):
-        return -whole_ms(value.strip()[1:], name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-        return -whole_ms(-value, name)
-    return whole_ms(value, name)
 
 
 def _one_of(draft: Draft, kind: str, how: Any, expected: tuple[str, ...]) -> Any:

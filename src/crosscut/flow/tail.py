@@ -16,7 +16,25 @@ if TYPE_CHECKING:
 _WITH_SIDES = (ProcessSpec, StreamProcessSpec, ConnectSpec)
 
 
-class Tail:
+class Advised:
+    """Says what to write instead of a method that there is not. Its classes have a `_draft`."""
+
+    if not TYPE_CHECKING:
+        # Type checkers report it themselves.
+        def __getattr__(self, name: str) -> Any:
+            """Say what to do instead where a method belongs to a stream of another kind."""
+            from crosscut.flow.advice import instead, meant
+
+            kind = type(self)
+            if name.startswith("_"):
+                raise AttributeError(f"a {kind.__name__} has no {name!r}")
+            if advice := instead(kind, name):
+                raise flow_error(self._draft, name, advice)
+            # Without its `name` and `obj`: Python would add a suggestion of its own.
+            raise AttributeError(f"a {kind.__name__} has no {name!r}{meant(kind, name)}")
+
+
+class Tail(Advised):
     """The last operator of what was written so far."""
 
     def __init__(self, draft: Draft, operator: DraftOperator) -> None:
@@ -37,20 +55,6 @@ class Tail:
         """
         self._draft.rename(self._operator, uid)
         return self
-
-    if not TYPE_CHECKING:
-        # Type checkers report it themselves.
-        def __getattr__(self, name: str) -> Any:
-            """Say what to do instead where a method belongs to a stream of another kind."""
-            from crosscut.flow.advice import instead, meant
-
-            kind = type(self)
-            if name.startswith("_"):
-                raise AttributeError(f"a {kind.__name__} has no {name!r}")
-            if advice := instead(kind, name):
-                raise flow_error(self._draft, name, advice)
-            # Without its `name` and `obj`: Python would add a suggestion of its own.
-            raise AttributeError(f"a {kind.__name__} has no {name!r}{meant(kind, name)}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._operator.uid!r} of flow {self._draft.name!r}>"

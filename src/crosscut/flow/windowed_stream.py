@@ -31,6 +31,7 @@ from crosscut.flow.arguments import (
     shown,
 )
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
+from crosscut.flow.tail import Advised
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Key, Record
 from crosscut.graph.ready_folds import distinct_of, extreme_of, list_of, mean_of
@@ -54,7 +55,7 @@ _WINDOWS = (Tumbling, Sliding, Session, CountWindow, GlobalWindow)
 _TIMED = (Tumbling, Sliding, Session)
 
 
-class WindowedStream(Generic[Key, Record]):
+class WindowedStream(Advised, Generic[Key, Record]):
     """The records of each key by windows: what follows says what they come to.
 
     Every method returns a stream of `crosscut.Windowed`. A result has the time of the last millisecond
@@ -120,7 +121,10 @@ class WindowedStream(Generic[Key, Record]):
     def collect_list(
         self, function: Callable[[Record], Any] | str | None = None, *, name: str | None = None
     ) -> Stream[Windowed[Key, list[Any]]]:
-        """Keep the list of `function(record)`, of the field of that name, or of the records, as they came."""
+        """Keep the list of `function(record)`, of the field of that name, or of the records, as they came.
+
+        If a record joins two sessions, the list has all of the earlier session before those of the later one.
+        """
         return self._then(AggregateFold(*list_of(self._chosen(function))), name=name)
 
     def approx_distinct(
@@ -235,8 +239,8 @@ class WindowedStream(Generic[Key, Record]):
         """Keep the records of each window, and hand them to `function` all at once.
 
         Args:
-            function: Gets a `crosscut.Windowed` whose value is the list of the records, in the order in which
-                they came. Each value that it returns or yields goes on as a `crosscut.Windowed` of that
+            function: Gets a `crosscut.Windowed` whose value is the list of the records, in the order of
+                `collect_list`. Each value that it returns or yields goes on as a `crosscut.Windowed` of that
                 window; it may return None for nothing.
         """
         return self._then(
