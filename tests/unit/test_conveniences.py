@@ -42,7 +42,7 @@ def results(build: Any, records: list[Any], directory: Path) -> list[Any]:
     )
     graph = flow.compile(2, 128)
     end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), Weather()))
-    assert end is not None and end.outcome == "finished", end
+    assert end is not None and end.outcome == "finished", str(end)
     return sorted(out.records(), key=repr)
 
 
