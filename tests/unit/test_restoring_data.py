@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ import crosscut as cc
 from crosscut.errors import StateError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId, VertexId
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.graph.shipping import pack_graph
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.savepoints.writing import write_savepoint
@@ -102,6 +104,46 @@ def test_data_in_a_checkpoint_needs_no_child(tmp_path: Path, monkeypatch: pytest
     job_in(store, graph, "visits", visits_by_task(graph))
     monkeypatch.setattr("sys.executable", "/no/such/python")
     assert values_in(restored(tmp_path / "job", tmp_path / "new", graph))
+
+
+class Tagged(cc.KeyedProcess[tuple[str, str], None]):
+    tags = cc.MapState[Any, int]()
+
+    def on_record(self, record: tuple[str, str], ctx: cc.Context) -> None:
+        self.tags[re.compile(record[1])] = len(self.tags)
+
+
+def tagged_graph() -> Any:
+    flow = cc.Flow("tagged")
+    records = flow.source(cc.items([("ann", "x")])).named("in").key_by(lambda one: one[0])
+    records.process(Tagged()).named("tagged").sink(cc.collect()).named("out")
+    return flow.compile(2, 16)
+
+
+def test_names_that_only_workers_load_are_told_apart_by_what_they_are(tmp_path: Path) -> None:
+    """A pattern is pickled as a call, which the driver does not make: it compares the pickles."""
+    import polars
+
+    from crosscut.savepoints.values import to_text
+
+    store, graph = open_store(str(tmp_path / "job")), tagged_graph()
+    records = [("ann", "x"), ("ann", "y")]
+    index = owner_of_group(key_group("ann", 16), 16, 2)
+    checkpoint, claim = job_in(
+        store, graph, "tagged", {index: Batch(records, ["ann", "ann"]), 1 - index: Batch([], [])}
+    )
+    path = tmp_path / "savepoint"
+    write_savepoint(path, checkpoint, claim, store.read_part)
+    begun = restored(path, tmp_path / "new", graph)
+    parts = snapshot_of(begun, TaskId(VertexId("tagged"), index)).parts
+    tags = contents(map(begun.read_part, parts))["tags"]
+    assert tags == {"ann": {re.compile("x"): 0, re.compile("y"): 1}}
+    file = path / "state" / "tagged" / f"{index}.parquet"
+    name = to_text(re.compile("x"))
+    polars.read_parquet(file).with_columns(name=polars.lit(name)).write_parquet(file)
+    cc.seal_savepoint(path)
+    with pytest.raises(StateError, match="two rows for"):
+        restored(path, tmp_path / "other", graph)
 
 
 def test_code_in_records_on_their_way_runs_in_workers_only(tmp_path: Path) -> None:

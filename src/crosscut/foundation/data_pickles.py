@@ -88,12 +88,19 @@ class Unloaded:
     """A value that is not loaded in this process, because its pickle names more than data.
 
     Where it is pickled again, it becomes its own pickle: a worker that loads that gets the value itself.
+    Two are equal if their pickles are: it may be the name of an entry of a `MapState`.
     """
 
     __slots__ = ("_data",)
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unloaded) and self._data == other._data
+
+    def __hash__(self) -> int:
+        return hash(self._data)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pickle.loads, (self._data,)  # noqa: S301 - called by a loader that loads any pickle
