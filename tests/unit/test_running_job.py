@@ -485,6 +485,29 @@ def test_a_sink_that_exits_fails_the_job_at_once(
     assert "SystemExit" in f"{one.job.end.cause.kind} {one.job.end.cause.message}"
 
 
+def test_a_writer_is_closed_also_if_another_one_can_not_recover(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StagedFiles] = []
+    closed: list[StagedFiles] = []
+    real = StagedFiles.recover
+
+    def recover(writer: StagedFiles, *arguments: Any) -> None:
+        made.append(writer)
+        if len(made) == 1:
+            raise ConnectionError("the service is away")
+        real(writer, *arguments)
+
+    monkeypatch.setattr(StagedFiles, "recover", recover)
+    patch_on_driver(monkeypatch, "close", closed.append)
+    one = world(engine="micro-batch", restart=cc.Restart(failures=0))
+    one.start()
+    assert one.ended() == "failed"
+    assert len(made) == 2
+    assert {id(writer) for writer in closed} == {id(writer) for writer in made}
+    assert len(closed) == 2, "once each"
+
+
 def test_an_error_of_our_own_in_a_commit_ends_the_job(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:

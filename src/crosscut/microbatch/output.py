@@ -80,7 +80,10 @@ class Output:
         self._epoch = epoch
         self._driver = driver
         self._read_part = read_part
+        # Those that have recovered.
         self._writers: dict[TaskId, _Writer] = {}
+        # Those that have to be closed. Any thread adds to it, which is one operation.
+        self._open: list[_Writer] = []
         self._calls = Calls("crosscut-output")
 
     @property
@@ -112,6 +115,7 @@ class Output:
         context = SinkContext(self._lineage, self._epoch, task, uid, held, self._driver, self._job)
         try:
             one = _Writer(task, vertex.sink.sink.writer(context), held)
+            self._open.append(one)
             self._take_held(one, snapshot)
             known = known_before(snapshot, vertex.sink.sink.describe()).checkpoint_id
             permit = restore_permit(self._lineage, self._epoch, restore, known)
@@ -191,16 +195,17 @@ class Output:
             OutputError: One could not be closed; the others are.
         """
         failed: OutputError | None = None
-        while self._writers:
-            _, one = self._writers.popitem()
+        self._writers.clear()
+        while self._open:
             try:
-                self._close(one)
+                self._close(self._open[-1])
             except OutputError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
 
     def _close(self, one: _Writer) -> None:
+        self._open.remove(one)
         try:
             one.writer.close()
         except BaseException as error:
