@@ -99,6 +99,57 @@ def test_offsets_of_a_partition_that_the_topic_does_not_have_are_refused(broker:
     assert cc.kafka.source(broker.servers, topic, start={topic: {0: 0}}, stop={topic: {0: 0}}).splits(1)
 
 
+@pytest.mark.parametrize("guarantee", ["exactly once", "at least once"])
+def test_headers_and_timestamps_are_those_that_the_sink_gives(broker: KafkaBroker, guarantee: Any) -> None:
+    topic = new(broker)
+    sink = cc.kafka.sink(
+        broker.servers,
+        topic,
+        value=lambda one: one[0],
+        headers=lambda one: one[1],
+        timestamp=lambda one: one[2],
+        guarantee=guarantee,
+    )
+    sink.check()
+    writer = open_writer(sink, 1)
+    when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    records = [("a", {"tenant": "x"}, 1_000), ("b", None, when), ("c", [("t", b"1"), ("t", None)], 1)]
+    handle = stage(writer, records, 1)
+    if guarantee == "exactly once":
+        assert [one["headers"] for one in writer.pending_records([handle])] == [
+            [("tenant", b"x")],
+            [],
+            [("t", b"1"), ("t", None)],
+        ]
+    writer.commit(permit(1), [handle])
+    writer.close()
+    found = read_source(cc.kafka.source(broker.servers, topic, stop="latest", decode="message"))
+    assert [(one.value, one.headers, one.timestamp_ms) for one in found] == [
+        (b'"a"', (("tenant", b"x"),), 1_000),
+        (b'"b"', (), 1_767_225_600_000),
+        (b'"c"', (("t", b"1"), ("t", None)), 1),
+    ]
+
+
+def test_a_timestamp_that_the_topic_would_refuse_is_refused_before_the_commit(broker: KafkaBroker) -> None:
+    """P6: a record far in the future by its record, a topic that takes no old ones by its setting."""
+    topic = new(broker)
+    sink = cc.kafka.sink(broker.servers, topic, timestamp=lambda one: one)
+    sink.check()
+    writer = open_writer(sink, 1)
+    with pytest.raises(RefusedRecordError, match=r"4000000000000 is refused.*after\.max\.ms"):
+        writer.write([4_000_000_000_000])
+    writer.close()
+    only_new = new(broker, **{"message.timestamp.before.max.ms": "60000"})
+    error = refusal(cc.kafka.sink(broker.servers, only_new, timestamp=lambda one: one))
+    assert "older than 60000 ms" in str(error) and error.is_permanent
+    cc.kafka.sink(broker.servers, only_new).check()
+    by_broker = new(
+        broker, **{"message.timestamp.before.max.ms": "60000", "message.timestamp.type": "LogAppendTime"}
+    )
+    cc.kafka.sink(broker.servers, by_broker, timestamp=lambda one: one).check()
+
+
 def test_the_topic_of_markers_is_made_compacted_and_one_that_forgets_is_refused(broker: KafkaBroker) -> None:
     """B7, P7: also by a writer, whose driver has looked before somebody changed it."""
     topic, markers = new(broker), f"markers-{random.SystemRandom().randrange(2**32)}"

@@ -34,6 +34,8 @@ MAKERS: dict[str, Callable[[Any], object]] = {
     "kafka malformed": lambda one: cc.kafka.source("localhost:1", "t", malformed=one),
     "kafka key": lambda one: cc.kafka.sink("localhost:1", "t", key=one),
     "kafka value": lambda one: cc.kafka.sink("localhost:1", "t", value=one),
+    "kafka headers": lambda one: cc.kafka.sink("localhost:1", "t", headers=one),
+    "kafka timestamp": lambda one: cc.kafka.sink("localhost:1", "t", timestamp=one),
     "nats subject": lambda one: cc.nats.sink("nats://localhost:1", "S", one),
     "nats value": lambda one: cc.nats.sink("nats://localhost:1", "S", "s", value=one),
     "http value": lambda one: cc.http.sink("http://localhost:1", honours_keys=True, value=one),

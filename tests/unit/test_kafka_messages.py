@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedCon
 from crosscut.connectors.kafka.records import (
     Outgoing,
     SchemaUnavailable,
+    header_pairs,
     message_of,
     packed,
     unpacked,
@@ -52,6 +54,110 @@ def test_what_is_held_comes_back_in_its_order(written: list[list[tuple[bytes | N
     assert found == expected
 
 
+PAIRS = some.lists(some.tuples(some.text(max_size=5), DATA), max_size=3)
+FULL_MESSAGES = some.lists(some.tuples(DATA, DATA, PAIRS, some.integers(0, 2**50)), max_size=20)
+
+
+@given(some.lists(FULL_MESSAGES, max_size=5))
+def test_headers_and_timestamps_are_held_with_their_messages(written: list[list[Any]]) -> None:
+    held = Held()
+    for messages in written:
+        columns = [[message[index] for message in messages] for index in range(4)]
+        held.add(Outgoing(*columns))
+    found = [
+        message
+        for one in unpacked(held.data())
+        for message in zip(one.keys, one.values, one.headers, one.timestamps, strict=True)
+    ]
+    assert found == [message for messages in written for message in messages]
+
+
+def test_what_older_releases_have_held_is_read_and_what_has_no_headers_is_held_as_they_do() -> None:
+    import msgspec
+
+    data = msgspec.msgpack.encode(([b"k"], [b"v"]))
+    older = len(data).to_bytes(4, "big") + data
+    assert list(unpacked(older)) == [Outgoing([b"k"], [b"v"])]
+    assert packed(Outgoing([b"k"], [b"v"])) == older
+
+
+@pytest.mark.parametrize(
+    ("given_headers", "expected"),
+    [
+        (None, []),
+        ({"a": b"1", "b": "\u00e9", "c": None}, [("a", b"1"), ("b", b"\xc3\xa9"), ("c", None)]),
+        ([("a", b"1"), ("a", b"2")], [("a", b"1"), ("a", b"2")]),
+        (iter([["a", "1"]]), [("a", b"1")]),
+        ({}, []),
+    ],
+)
+def test_headers_are_given_as_a_dict_or_as_pairs(given_headers: Any, expected: Any) -> None:
+    assert header_pairs(given_headers) == expected
+
+
+@pytest.mark.parametrize("found", ["ab", b"ab", 5, {"a": 5}, {1: b"x"}, ["ab"], [("a", b"1", 2)], [("a",)]])
+def test_what_are_no_headers_is_refused(found: Any) -> None:
+    with pytest.raises(TypeError, match="expected a dict, or pairs"):
+        header_pairs(found)
+
+
+def refusals(sink: Any, records: list[Any]) -> tuple[Outgoing, list[tuple[Any, str]]]:
+    refused: list[tuple[Any, str]] = []
+    return sink.messages(records, lambda record, why: refused.append((record, why))), refused
+
+
+def test_a_record_whose_headers_or_timestamp_no_topic_takes_is_refused_and_no_other() -> None:
+    """P6: at the commit it would be too late."""
+    records = [
+        {"n": 1, "at": 5, "tags": {"a": "1"}},
+        {"n": 2, "at": -1, "tags": None},
+        {"n": 3, "at": "soon", "tags": None},
+        {"n": 8, "at": 0, "tags": None},
+        {"n": 4, "at": 5, "tags": "ab"},
+        {"n": 5, "at": 2**45, "tags": None},
+        {"n": 6, "at": 5, "tags": {"a": "x" * 2_000}},
+        {"n": 7, "at": datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC), "tags": None},
+    ]
+    sink: Any = cc.kafka.sink(
+        "localhost:1",
+        "out",
+        value=lambda one: one["n"],
+        headers=lambda one: one["tags"],
+        timestamp=lambda one: one["at"],
+    )
+    sink._limits[:] = [TopicLimits(1_100, future_ms=60_000)]
+    found, refused = refusals(sink, records)
+    assert found == Outgoing([None, None], [b"1", b"7"], [[("a", b"1")], []], [5, 1_000])
+    assert [record["n"] for record, _ in refused] == [3, 4, 2, 8, 5, 6]
+    reasons = {record["n"]: why for record, why in refused}
+    assert (
+        "after the beginning of 1970" in reasons[2]
+        and "timestamp is 0" in reasons[8]
+        and "message.timestamp.after.max.ms" in reasons[5]
+    )
+    assert "no timestamp" in reasons[3] and "headers='ab'" in reasons[4] and "bytes for topic" in reasons[6]
+
+
+def test_messages_with_headers_keep_their_order_however_often_the_queue_is_full() -> None:
+    count = 25
+    messages = Outgoing(
+        [b"key"] * count,
+        [b"%d" % number for number in range(count)],
+        [[("n", b"%d" % number)] if number % 2 else [] for number in range(count)],
+        list(range(count)),
+    )
+    producer = SmallQueue(room=7)
+    send(producer, "out", messages)
+    assert producer.sent == pairs_of(messages)
+    assert producer.more == [
+        {"headers": pairs or None, "timestamp": time}
+        for pairs, time in zip(messages.headers, messages.timestamps, strict=True)
+    ]
+    refused = Outgoing([None], [b"2"], [[("n", b"")]])
+    with pytest.raises(ConnectorError, match="topic 'out': the producer refuses a message"):
+        send(SmallQueue(room=9, refused=b"2"), "out", refused)
+
+
 def test_many_messages_are_held_in_parts_and_a_part_that_is_damaged_is_an_error() -> None:
     held = Held()
     for number in range(3 * HELD_TOGETHER):
@@ -85,6 +191,7 @@ class SmallQueue:
 
     def __init__(self, room: int, refused: bytes | None = None) -> None:
         self.sent: list[tuple[bytes | None, bytes | None]] = []
+        self.more: list[dict[str, Any]] = []
         self._room = self._left = room
         self._refused = refused
 
@@ -100,6 +207,17 @@ class SmallQueue:
                 self._left -= 1
                 taken += 1
         return taken
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None, on_delivery: Any, **more: Any
+    ) -> None:
+        if value == self._refused:
+            raise ck.KafkaException(ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE))
+        if not self._left:
+            raise BufferError("the queue is full")
+        self.sent.append((key, value))
+        self.more.append(more)
+        self._left -= 1
 
     def poll(self, timeout_s: float) -> None:
         if timeout_s:

@@ -12,6 +12,9 @@ from crosscut.connectors.kafka.topics import GONE_AFTER_S
 
 _ASK_AGAIN_S = 0.1
 
+_ANY_TIME_MS = 2**62
+"""Brokers say 2 ** 63 - 1 where they accept any time."""
+
 _OVERHEAD_BYTES = 100
 """Of a batch with one message, beside key and value."""
 
@@ -23,10 +26,14 @@ class TopicLimits:
     Attributes:
         batch_bytes: `max.message.bytes` of the topic, which is of a batch; None: it is not known.
         needs_keys: The topic is compacted, so a message without a key is refused.
+        future_ms: How far the timestamp of a message may be in the future; None: at any time.
+        past_ms: The same for the past.
     """
 
     batch_bytes: int | None = None
     needs_keys: bool = False
+    future_ms: int | None = None
+    past_ms: int | None = None
 
     @property
     def message_bytes(self) -> int | None:
@@ -49,7 +56,21 @@ def topic_limits(client: Any, topic: str) -> TopicLimits:
     if settings is None:
         return TopicLimits()
     largest = settings.get("max.message.bytes", "")
-    return TopicLimits(int(largest) if largest.isdigit() else None, "compact" in policies(settings))
+    takes_ours = settings.get("message.timestamp.type", "CreateTime") == "CreateTime"
+    return TopicLimits(
+        int(largest) if largest.isdigit() else None,
+        "compact" in policies(settings),
+        _farthest_ms(settings, "after") if takes_ours else None,
+        _farthest_ms(settings, "before") if takes_ours else None,
+    )
+
+
+def _farthest_ms(settings: dict[str, str], direction: str) -> int | None:
+    # Before Kafka 3.6 there was one setting for both directions.
+    names = (f"message.timestamp.{direction}.max.ms", "message.timestamp.difference.max.ms")
+    found = [int(text) for name in names if (text := settings.get(name, "")).isdigit()]
+    least = min(found, default=_ANY_TIME_MS)
+    return None if least >= _ANY_TIME_MS else least
 
 
 def topic_settings(client: Any, topic: str, patience_s: float = GONE_AFTER_S) -> dict[str, str] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import repeat
 from reprlib import repr as shortened
 from typing import Any, Literal, cast
 
@@ -113,6 +115,32 @@ def _values(found: list[Any]) -> Iterator[bytes | None]:
 
 
 Column = list[bytes | None]
+HeaderPairs = list[tuple[str, bytes | None]]
+
+
+def header_pairs(found: object) -> HeaderPairs:
+    """Return the headers of a message, as a function of the user gives them.
+
+    Raises:
+        TypeError: They are none.
+    """
+    pairs = found.items() if isinstance(found, Mapping) else () if found is None else found
+    if isinstance(pairs, Iterable) and not isinstance(pairs, str | bytes):
+        made: HeaderPairs = []
+        for pair in pairs:
+            match pair:
+                case (str(name), bytes() | None as value):
+                    made.append((name, value))
+                case (str(name), str(text)):
+                    made.append((name, text.encode()))
+                case _:
+                    break
+        else:
+            return made
+    raise TypeError(
+        f"headers={shortened(found)}: expected a dict, or pairs, of names and values that are bytes, str or "
+        f"None"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +148,31 @@ class Outgoing:
     """Messages for one topic, in order: as many keys as values.
 
     Columns and no tuples, so that what is done with all of them is done in few calls.
+
+    Attributes:
+        headers: Of each message; empty if none has any.
+        timestamps: Of each message, in milliseconds since 1970; empty if the producer gives them.
     """
 
     keys: Column
     values: Column
+    headers: list[HeaderPairs] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+
+    def extend(self, more: Outgoing) -> None:
+        """Add messages, which have headers and timestamps if these have."""
+        self.keys.extend(more.keys)
+        self.values.extend(more.values)
+        self.headers.extend(more.headers)
+        self.timestamps.extend(more.timestamps)
+
+    def chosen(self, indexes: Sequence[int]) -> Outgoing:
+        """Return those of the messages."""
+        return Outgoing(*([column[index] for index in indexes if column] for column in self._columns))
+
+    @property
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self.keys, self.values, self.headers, self.timestamps
 
 
 def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Callable[[list[Any]], Column]:
@@ -152,7 +201,11 @@ def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Call
 
 def packed(messages: Outgoing) -> bytes:
     """Return messages as data that can stand before other such data, to be held in a snapshot."""
-    data: bytes = required("msgspec", "kafka").msgpack.encode((messages.keys, messages.values))
+    columns: tuple[list[Any], ...] = (messages.keys, messages.values)
+    if messages.headers or messages.timestamps:
+        # Without them it stays as older releases have written and can read it.
+        columns += (messages.headers, messages.timestamps)
+    data: bytes = required("msgspec", "kafka").msgpack.encode(columns)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
@@ -163,16 +216,29 @@ def unpacked(data: bytes) -> Iterator[Outgoing]:
         ConnectorError: `data` is something else.
     """
     msgspec = required("msgspec", "kafka")
-    decode = msgspec.msgpack.Decoder(tuple[list[bytes | None], list[bytes | None]]).decode
+    decode = msgspec.msgpack.Decoder(_held_columns()).decode
     view, at = memoryview(data), 0
     while at < len(view):
         begin = at + _LENGTH_BYTES
         at = begin + int.from_bytes(view[at:begin], "big")
         try:
-            keys, values = decode(view[begin:at])
+            found = decode(view[begin:at])
         except msgspec.MsgspecError as error:
             raise ConnectorError(f"{len(data)} bytes held for Kafka can't be read: {error}") from error
-        yield Outgoing(keys, values)
+        yield Outgoing(found.keys, found.values, found.headers, found.timestamps)
+
+
+@cache
+def _held_columns() -> Any:
+    """Return the class as which msgspec decodes the columns that are held."""
+    msgspec = required("msgspec", "kafka")
+    columns = [
+        ("keys", list[bytes | None]),
+        ("values", list[bytes | None]),
+        ("headers", list[list[tuple[str, bytes | None]]], msgspec.field(default_factory=list)),
+        ("timestamps", list[int], msgspec.field(default_factory=list)),
+    ]
+    return msgspec.defstruct("HeldColumns", columns, array_like=True)
 
 
 def without_refused(
@@ -183,34 +249,43 @@ def without_refused(
     refuse: Callable[[Any, str], None],
     *,
     needs_keys: bool = False,
+    latest_ms: int | None = None,
 ) -> Outgoing:
     """Return the messages that brokers take; `refuse` is called with each of the others' record, and why.
 
     Args:
         records: What the messages were made of.
-        largest_bytes: How large key and value may be together.
+        largest_bytes: How large key, value and headers may be together.
         needs_keys: The topic is compacted.
+        latest_ms: A timestamp may be no later; None: any time.
     """
     keys, values = messages.keys, messages.values
     if (
         _KINDS.issuperset(map(type, keys))
         and _KINDS.issuperset(map(type, values))
-        and _largest(keys) + _largest(values) <= largest_bytes
+        and _largest(keys) + _largest(values) + max(map(_bytes_of, messages.headers), default=0)
+        <= largest_bytes
         and not (needs_keys and None in keys)
+        and not any(_timestamp_refusal(time, topic, latest_ms) for time in messages.timestamps)
     ):
         return messages
-    taken = Outgoing([], [])
-    for record, key, value in zip(records, keys, values, strict=True):
-        reason = _refusal(key, value, topic, largest_bytes, needs_keys=needs_keys)
-        if reason:
+    taken = []
+    headers: Iterable[HeaderPairs] = messages.headers or repeat([])
+    timestamps: Iterable[int | None] = messages.timestamps or repeat(None)
+    for index, (record, key, value, pairs, time) in enumerate(
+        zip(records, keys, values, headers, timestamps, strict=False)
+    ):
+        reason = _refusal(key, value, pairs, topic, largest_bytes, needs_keys=needs_keys)
+        if reason := reason or _timestamp_refusal(time, topic, latest_ms):
             refuse(record, reason)
         else:
-            taken.keys.append(key)
-            taken.values.append(value)
-    return taken
+            taken.append(index)
+    return messages.chosen(taken)
 
 
-def _refusal(key: object, value: object, topic: str, largest_bytes: int, *, needs_keys: bool) -> str:
+def _refusal(
+    key: object, value: object, headers: HeaderPairs, topic: str, largest_bytes: int, *, needs_keys: bool
+) -> str:
     """Return why brokers don't take a message, "" if they do."""
     for what, data in (("key", key), ("value", value)):
         if not isinstance(data, bytes | None):
@@ -219,7 +294,7 @@ def _refusal(key: object, value: object, topic: str, largest_bytes: int, *, need
                 f"'text', or a function that returns bytes"
             )
     assert isinstance(key, bytes | None) and isinstance(value, bytes | None)
-    size_bytes = len(key or b"") + len(value or b"")
+    size_bytes = len(key or b"") + len(value or b"") + _bytes_of(headers)
     if size_bytes > largest_bytes:
         return (
             f"it is {size_bytes} bytes for topic {topic!r}, which takes {largest_bytes}: make it smaller, or "
@@ -228,6 +303,25 @@ def _refusal(key: object, value: object, topic: str, largest_bytes: int, *, need
     if needs_keys and key is None:
         return f"it has no key, and topic {topic!r} is compacted: return one from key="
     return ""
+
+
+def _timestamp_refusal(time: int | None, topic: str, latest_ms: int | None) -> str:
+    """Return why brokers don't take a timestamp, "" if they do."""
+    if time is None:
+        return ""
+    if time <= 0:
+        # librdkafka takes 0 for the time at which it sends.
+        return f"its timestamp is {time}: Kafka takes times after the beginning of 1970"
+    if latest_ms is not None and time > latest_ms:
+        return (
+            f"its timestamp is {time}, in the future by more than message.timestamp.after.max.ms of topic "
+            f"{topic!r} allows"
+        )
+    return ""
+
+
+def _bytes_of(headers: HeaderPairs) -> int:
+    return sum(len(name) + len(value or b"") for name, value in headers)
 
 
 def _largest(column: Column) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from crosscut.connectors.kafka.client import library
@@ -27,6 +28,9 @@ def send(
     Raises:
         ConnectorError: The producer refuses one; some of the others may have been sent.
     """
+    if messages.headers or messages.timestamps:
+        _send_singly(producer, topic, messages, delivered)
+        return
     left = [{"key": key, "value": value} for key, value in zip(messages.keys, messages.values, strict=True)]
     while left:
         taken = producer.produce_batch(topic, left, on_delivery=delivered)
@@ -34,6 +38,28 @@ def send(
         if left:
             _check_only_full(topic, left)
             producer.poll(FULL_S)
+    producer.poll(0)
+
+
+def _send_singly(
+    producer: Any, topic: str, messages: Outgoing, delivered: Callable[[Any, Any], None] | None
+) -> None:
+    """Send messages with headers or timestamps; the library takes no batches of messages with headers."""
+    headers = messages.headers or repeat(None)
+    timestamps = messages.timestamps or repeat(None)
+    for key, value, pairs, time in zip(messages.keys, messages.values, headers, timestamps, strict=False):
+        more = {} if time is None else {"timestamp": time}
+        while True:
+            try:
+                producer.produce(topic, value, key, on_delivery=delivered, headers=pairs or None, **more)
+            except BufferError:
+                producer.poll(FULL_S)
+            except library().KafkaException as error:
+                raise ConnectorError(
+                    f"topic {topic!r}: the producer refuses a message: {error.args[0].str()}"
+                ) from error
+            else:
+                break
     producer.poll(0)
 
 
@@ -65,8 +91,7 @@ class Held:
 
     def add(self, messages: Outgoing) -> None:
         loose = self._loose
-        loose.keys.extend(messages.keys)
-        loose.values.extend(messages.values)
+        loose.extend(messages)
         self.count += len(messages.keys)
         if len(loose.keys) >= HELD_TOGETHER:
             self._pack()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
@@ -25,7 +26,7 @@ from crosscut.connectors.kafka.records import (
     unpacked,
 )
 from crosscut.connectors.kafka.sending import Held, send
-from crosscut.connectors.kafka.sink_topic import COMMIT_TIMEOUT_MS, SinkTopic
+from crosscut.connectors.kafka.sink_topic import COMMIT_TIMEOUT_MS, GivenHeaders, SinkTopic
 from crosscut.connectors.secrets import shown
 from crosscut.contracts.connectors import (
     JSON,
@@ -58,6 +59,8 @@ def sink(
     value: Callable[[Any], Any] | None = None,
     encode_key: Encoding | Callable[[Any], bytes | None] = "text",
     encode_value: Encoding | Callable[[Any], bytes | None] = "json",
+    headers: Callable[[Any], GivenHeaders] | None = None,
+    timestamp: Callable[[Any], int | datetime] | None = None,
     guarantee: Literal["exactly once", "at least once"] = "exactly once",
     marker_topic: str = "crosscut-markers",
     options: Mapping[str, object] | None = None,
@@ -78,6 +81,10 @@ def sink(
         value: Takes a record, returns the value. Default: the record.
         encode_key: "text", "json", "bytes", or a function that returns bytes or None.
         encode_value: Likewise.
+        headers: Takes a record, returns the headers of its message: a dict, or pairs if a name comes twice,
+            with values that are bytes, str or None. Default: none.
+        timestamp: Takes a record, returns the timestamp of its message, in milliseconds since 1970 or as a
+            `datetime` with a time zone. Default: when it is sent.
         guarantee: See above.
         marker_topic: Where each transaction notes which checkpoint it was for, in a record of its own. Made,
             compacted, if it is not there; several jobs may share it. One that forgets messages is refused.
@@ -97,7 +104,8 @@ def sink(
         raise ConnectorError(f"topic={topic!r}: expected the name of a topic")
     if guarantee not in ("exactly once", "at least once"):
         raise ConnectorError(f"guarantee={guarantee!r}: expected 'exactly once' or 'at least once'")
-    for name, function in (("key", key), ("value", value)):
+    functions = (("key", key), ("value", value), ("headers", headers), ("timestamp", timestamp))
+    for name, function in functions:
         if function is not None and not callable(function):
             raise ConnectorError(f"{name}={function!r}: expected a function that takes a record, or None")
         if function is not None and (problem := function_problem(function, "record")):
@@ -113,7 +121,17 @@ def sink(
         )
     is_exact = guarantee == "exactly once"
     return KafkaSink(
-        checked_servers(servers), topic, key, value, encode_key, encode_value, is_exact, marker_topic, found
+        checked_servers(servers),
+        topic,
+        key,
+        value,
+        encode_key,
+        encode_value,
+        is_exact,
+        marker_topic,
+        found,
+        headers,
+        timestamp,
     )
 
 
@@ -155,6 +173,14 @@ class KafkaSink(SinkTopic, Sink):
             raise ConnectorError(
                 f"topic {self.topic!r} at {self.servers} is compacted and takes no message without a key: "
                 f"set key= to a function that returns one",
+                topic=self.topic,
+                is_permanent=True,
+            )
+        if self.timestamp is not None and limits.past_ms is not None:
+            raise ConnectorError(
+                f"topic {self.topic!r} at {self.servers} refuses messages older than {limits.past_ms} ms "
+                f"(message.timestamp.before.max.ms), so a commit after a long outage would be refused: unset "
+                f"that, or leave timestamp= out",
                 topic=self.topic,
                 is_permanent=True,
             )
@@ -241,12 +267,17 @@ class TransactionalWriter(SinkWriter):
         if left:
             self._commit(left, left[-1][0])
 
-    def pending_records(self, handles: Sequence[JSON]) -> Iterator[dict[str, bytes | None]]:
-        """Yield the messages: key and value."""
+    def pending_records(self, handles: Sequence[JSON]) -> Iterator[dict[str, Any]]:
+        """Yield the messages: key and value, and headers and timestamp if the sink gives them."""
         for checkpoint_id, _ in self._transactions(handles):
             for messages in unpacked(self._context.held.data(checkpoint_id)):
-                for key, value in zip(messages.keys, messages.values, strict=True):
-                    yield {"key": key, "value": value}
+                for index, (key, value) in enumerate(zip(messages.keys, messages.values, strict=True)):
+                    message: dict[str, Any] = {"key": key, "value": value}
+                    if messages.headers:
+                        message["headers"] = messages.headers[index]
+                    if messages.timestamps:
+                        message["timestamp"] = messages.timestamps[index]
+                    yield message
 
     def close(self) -> None:
         self._disconnect()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from crosscut.connectors.extras import ExtraMissing, required
 from crosscut.connectors.kafka.client import PARTITIONER, configuration, library
@@ -15,8 +16,10 @@ from crosscut.connectors.kafka.records import (
     Outgoing,
     SchemaUnavailable,
     encoder,
+    header_pairs,
     without_refused,
 )
+from crosscut.foundation.timestamps import Moment, as_timestamp
 
 COMMIT_TIMEOUT_MS = 60_000
 """For one transaction, from its first message to its commit, unless `transaction.timeout.ms` says another."""
@@ -26,6 +29,18 @@ BATCH_BYTES = 1_000_000
 
 LARGEST_BYTES = 1_000_000
 """Of a message, as brokers and librdkafka have it by default, less what goes around it."""
+
+
+GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
+
+
+class _Given(NamedTuple):
+    """What the functions of the user gave for each record; a column is empty if there is no function."""
+
+    keys: list[Any]
+    values: list[Any]
+    headers: list[Any]
+    times: list[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +56,8 @@ class SinkTopic:
     is_exact: bool
     marker_topic: str
     options: dict[str, object]
+    headers: Callable[[Any], GivenHeaders] | None = None
+    timestamp: Callable[[Any], int | Moment] | None = None
     # What `check` has found out, for workers, which get it with the description.
     _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False)
 
@@ -84,18 +101,32 @@ class SinkTopic:
         to_key, to_value = self.key, self.value
         keys = [None] * len(records) if to_key is None else list(map(to_key, records))
         values = records if to_value is None else list(map(to_value, records))
+        headers = [] if self.headers is None else list(map(self.headers, records))
+        times = [] if self.timestamp is None else list(map(self.timestamp, records))
+        given = _Given(keys, values, headers, times)
         try:
-            messages = self._encoded(keys, values)
+            messages = self._encoded(given)
         except (SchemaUnavailable, ExtraMissing):
             raise
         except Exception:  # noqa: BLE001 - of an encoding: it is found out which record it is
-            records, messages = self._encoded_singly(records, keys, values, refuse)
+            records, messages = self._encoded_singly(records, given, refuse)
         found = self.options.get("message.max.bytes", LARGEST_BYTES)
         largest = found if isinstance(found, int) else LARGEST_BYTES
         limits = self.limits
         if limits.message_bytes is not None and not self._is_compressed:
             largest = min(largest, limits.message_bytes)
-        return without_refused(messages, records, self.topic, largest, refuse, needs_keys=limits.needs_keys)
+        latest_ms = None
+        if times and limits.future_ms is not None:
+            latest_ms = time.time_ns() // 1_000_000 + limits.future_ms
+        return without_refused(
+            messages,
+            records,
+            self.topic,
+            largest,
+            refuse,
+            needs_keys=limits.needs_keys,
+            latest_ms=latest_ms,
+        )
 
     @property
     def _is_compressed(self) -> bool:
@@ -103,19 +134,24 @@ class SinkTopic:
         names = ("compression.type", "compression.codec")
         return any(self.options.get(name, "none") != "none" for name in names)
 
-    def _encoded(self, keys: list[Any], values: list[Any]) -> Outgoing:
+    def _encoded(self, given: _Given) -> Outgoing:
         encode_key = encoder(self.encode_key, "encode_key")
         encode_value = encoder(self.encode_value, "encode_value")
-        return Outgoing(keys if self.key is None else encode_key(keys), encode_value(values))
+        return Outgoing(
+            given.keys if self.key is None else encode_key(given.keys),
+            encode_value(given.values),
+            list(map(header_pairs, given.headers)),
+            list(map(as_timestamp, given.times)),
+        )
 
     def _encoded_singly(
-        self, records: list[Any], keys: list[Any], values: list[Any], refuse: Callable[[Any, str], None]
+        self, records: list[Any], given: _Given, refuse: Callable[[Any, str], None]
     ) -> tuple[list[Any], Outgoing]:
         taken: list[Any] = []
         found = Outgoing([], [])
-        for record, key, value in zip(records, keys, values, strict=True):
+        for index, record in enumerate(records):
             try:
-                one = self._encoded([key], [value])
+                one = self._encoded(_Given(*(column[index : index + 1] for column in given)))
             except (SchemaUnavailable, ExtraMissing):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever an encoding raises, it is for this record
@@ -124,6 +160,5 @@ class SinkTopic:
                 )
                 continue
             taken.append(record)
-            found.keys.extend(one.keys)
-            found.values.extend(one.values)
+            found.extend(one)
         return taken, found
