@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
+from jobs import DEADLINE_S, until
 
 import crosscut as cc
 from crosscut.connectors.kafka import watch
@@ -88,6 +90,34 @@ def test_a_mistyped_name_is_an_error_and_no_new_topic(broker: KafkaBroker, guara
     writer.close()
     for name in ("mistyped-out", "mistyped-in", topic):
         assert not broker.has_topic(name)
+
+
+def test_topics_of_a_pattern_are_found_while_the_source_is_read(broker: KafkaBroker) -> None:
+    prefix = f"pattern-{random.SystemRandom().randrange(2**32)}"
+    source = cc.kafka.source(broker.servers, re.compile(f"{prefix}-.*"), decode="text")
+    assert isinstance(source, cc.DynamicSource)
+    first = source.discover(None)
+    assert not first.splits and not first.is_last
+    for name in (f"{prefix}-a", f"other-{prefix}-a"):
+        broker.create_topic(name, 1)
+        broker.produce(name, [(None, b"old"), (None, name.encode())])
+    broker.delete_records(f"{prefix}-a", 0, 1)
+    until(lambda: source.discover(first.known).splits, "the topic to be found", DEADLINE_S)
+    second = source.discover(first.known)
+    (split,) = second.splits
+    assert (split.split_id, split.start) == (f"{prefix}-a-0", 1), "from the earliest message there is"
+    reader = source.reader(split, split.start)
+    assert next_batch(reader, 10) == [f"{prefix}-a"]
+    reader.close()
+    broker.create_topic(f"{prefix}-b", 2)
+    until(lambda: source.discover(second.known).splits, "the topic to be found", DEADLINE_S)
+    third = source.discover(second.known)
+    assert {one.split_id for one in third.splits} == {f"{prefix}-b-0", f"{prefix}-b-1"}
+    bounded = cc.kafka.source(broker.servers, re.compile(f"{prefix}-b"), stop="latest")
+    assert read_source(bounded) == []
+    broker.delete_topic(f"{prefix}-a")
+    with pytest.raises(ConnectorError, match=rf"{prefix}-a.*was it deleted"):
+        until(lambda: source.discover(third.known).splits, "an error", DEADLINE_S)
 
 
 def test_offsets_of_a_partition_that_the_topic_does_not_have_are_refused(broker: KafkaBroker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,100 @@ def test_a_partition_that_comes_during_the_first_look_is_found_by_the_next_one(
     second = source.discover(first.known)
     assert [(one.split_id, one.start) for one in second.splits] == [("orders-2", 0)], "from its beginning"
     assert not source.discover(second.known).splits
+
+
+def matching(monkeypatch: pytest.MonkeyPatch, names: set[str], **options: Any) -> cc.DynamicSource:
+    """Return a source of a pattern; `names` are the topics of its cluster, of two partitions each."""
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr(KafkaSource, "_consumer", lambda self: Orders())
+    monkeypatch.setattr(Topics, "names", lambda self: sorted(names))
+    monkeypatch.setattr(Topics, "_described", lambda self, topic: (f"id of {topic}", 2))
+    source = cc.kafka.source("localhost:1", re.compile("orders-.*"), **options)
+    assert isinstance(source, cc.DynamicSource)
+    return source
+
+
+def test_topics_that_match_a_pattern_are_read_and_found_when_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"orders-a", "my-orders-a", "clicks", "__orders-a"}
+    source = matching(monkeypatch, names, start="latest")
+    assert source.describe() == "topics that match 'orders-.*'"
+    first = source.discover(None)
+    assert [(one.split_id, one.start) for one in first.splits] == [("orders-a-0", 10), ("orders-a-1", 10)]
+    assert not source.discover(first.known).splits
+    names |= {"orders-b", "others"}
+    second = source.discover(first.known)
+    assert [(one.split_id, one.start) for one in second.splits] == [("orders-b-0", 3), ("orders-b-1", 3)]
+    assert not source.discover(second.known).splits
+    again = source.discover(first.known)
+    assert again == second, "after a failure it is found again"
+
+
+def test_a_pattern_that_no_topic_matches_yet_waits_unless_the_source_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: set[str] = set()
+    source = matching(monkeypatch, names)
+    first = source.discover(None)
+    assert not first.splits and not first.is_last
+    names.add("orders-a")
+    assert len(source.discover(first.known).splits) == 2
+    with pytest.raises(ConnectorError, match="there are no topics that match"):
+        matching(monkeypatch, set(), stop="latest").discover(None)
+    bounded = matching(monkeypatch, {"orders-a"}, stop="latest").discover(None)
+    assert bounded.is_last and len(bounded.splits) == 2
+
+
+def test_a_topic_that_matched_and_is_gone_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"orders-a", "orders-b"}
+    source = matching(monkeypatch, names)
+    first = source.discover(None)
+    names.remove("orders-b")
+    asked: list[str] = []
+
+    def described(self: Topics, topic: str) -> tuple[str, int]:
+        asked.append(topic)
+        return f"id of {topic}", 2
+
+    monkeypatch.setattr(Topics, "_described", described)
+    source.discover(first.known)
+    assert sorted(asked) == ["orders-a", "orders-b"], "which is an error, if it was deleted"
+
+
+def test_brokers_that_do_not_list_topics_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = matching(monkeypatch, {"orders-a"})
+    first = source.discover(None)
+
+    def away(self: Topics) -> list[str]:
+        raise topics.Unreachable("no broker answers")
+
+    monkeypatch.setattr(Topics, "names", away)
+    assert source.discover(first.known) == cc.Discovered((), first.known)
+    with pytest.raises(ConnectorError, match="no broker answers"):
+        source.discover(None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"start": {"clicks": {0: 1}}}, "'clicks', which is none of the topics that match 'orders-"),
+        ({"start": {"orders-b": {0: 4}}}, "'orders-b', which does not exist"),
+        ({"stop": {"orders-b": {0: 4}}}, "'orders-b', which does not exist"),
+        ({"start": {"orders-a": {2: 4}}}, "partition 2 of topic 'orders-a'"),
+    ],
+)
+def test_offsets_beside_a_pattern_are_of_topics_that_match_it(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConnectorError, match=problem):
+        matching(monkeypatch, {"orders-a"}, **options).discover(None)
+
+
+@pytest.mark.parametrize("given", [[], "", ["a", "a"], [5], 5, None, re.compile(b"orders")])
+def test_what_names_no_topics_is_refused(given: Any) -> None:
+    with pytest.raises(ConnectorError, match="expected the name of a topic, several"):
+        cc.kafka.source("localhost:1", given)
 
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
@@ -150,7 +245,10 @@ def test_an_offset_that_is_not_there_yet_is_refused_for_good(monkeypatch: pytest
         ({"start": "erliest"}, "start='erliest': expected 'earliest', 'latest', 'committed', a datetime, or"),
         ({"stop": "earliest"}, "stop='earliest': expected 'latest', a datetime, or offsets such as"),
         ({"stop": datetime.datetime(2026, 1, 1)}, "has no time zone"),
-        ({"start": {"clicks": {0: 1}}}, "start has offsets of topic 'clicks', which is none of orders"),
+        (
+            {"start": {"clicks": {0: 1}}},
+            "start has offsets of topic 'clicks', which is none of the topics",
+        ),
         ({"start": {"orders": {"0": 1}}}, "expected offsets by partition"),
         ({"stop": {"orders": {0: -1}}}, "expected offsets by partition"),
         ({"stop": {"orders": 5}}, "expected offsets by partition"),

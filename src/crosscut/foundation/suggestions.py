@@ -58,7 +58,8 @@ def advice_on_option(name: str, known: Iterable[str]) -> str:
     options = list(known)
     ours = _OPTIONS_OF_SPARK.get(name)
     if ours in options:
-        return f"; what Spark calls {name} is {ours}= here"
+        hint = ", with re.compile(...)" if name == "subscribePattern" else ""
+        return f"; what Spark calls {name} is {ours}= here{hint}"
     if home := _HOMES.get(ours or ""):
         return f"; what Spark calls {name} is {ours}= of {home}"
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

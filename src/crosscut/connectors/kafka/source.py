@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +22,7 @@ from crosscut.connectors.kafka.client import (
 )
 from crosscut.connectors.kafka.reader import Malformed, PartitionReader, Reading, SharedConsumer
 from crosscut.connectors.kafka.records import Decoding, Message, decoder
-from crosscut.connectors.kafka.topics import Topics
+from crosscut.connectors.kafka.topics import Topics, Unreachable
 from crosscut.connectors.secrets import shown
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.contracts.dynamic_source import Discovered, DynamicSource
@@ -39,6 +41,8 @@ POLL_MS = 100
 """How long a broker may keep its answer back while there is nothing to read: only then does a reader know
 that. The library's own 500 ms would be the length of a micro-batch of no records."""
 
+_log = logging.getLogger("crosscut.kafka")
+
 _OURS = frozenset(
     {
         "allow.auto.create.topics",
@@ -53,7 +57,7 @@ _OURS = frozenset(
 @checks_options("kafka.source")
 def source(
     servers: str | Sequence[str],
-    topics: str | Sequence[str],
+    topics: str | Sequence[str] | re.Pattern[str],
     *,
     start: Start = "earliest",
     stop: Stop | None = None,
@@ -74,7 +78,9 @@ def source(
 
     Args:
         servers: "host:port", several with commas, or a list.
-        topics: One or more names.
+        topics: One or more names; or, as in `re.compile("orders-.*")`, all topics whose whole name matches.
+            One that comes later is found as new partitions are, and read from its earliest message. Names
+            that begin with "__" are Kafka's own and never match.
         start: Where a job without a checkpoint begins: "earliest", "latest", the first message at or after
             a `datetime` with a time zone, where `group` has "committed" (the earliest, if nowhere), or at
             these offsets, as in `{"orders": {0: 120, 1: 95}}` (partitions without one: the earliest; one that
@@ -102,12 +108,10 @@ def source(
         >>> import crosscut as cc
         >>> orders = cc.kafka.source("localhost:9092", "orders", decode="json")
     """
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    if not names or not all(isinstance(one, str) and one for one in names) or len(set(names)) < len(names):
-        raise ConnectorError(f"topics={topics!r}: expected the name of a topic, or several different ones")
-    _check_place("start", start, names, ("earliest", "latest", "committed"))
+    chosen = _checked_topics(topics)
+    _check_place("start", start, chosen, ("earliest", "latest", "committed"))
     if stop is not None:
-        _check_place("stop", stop, names, ("latest",))
+        _check_place("stop", stop, chosen, ("latest",))
         _check_order(start, stop)
     if start == "committed" and group is None:
         raise ConnectorError("start='committed' needs a group, whose committed offsets are meant")
@@ -123,7 +127,7 @@ def source(
     found = checked_options(options, _OURS | {"group.id", "isolation.level"}, "the Kafka source")
     return KafkaSource(
         checked_servers(servers),
-        names,
+        chosen,
         start,
         stop,
         decode,
@@ -135,7 +139,46 @@ def source(
     )
 
 
-def _check_place(what: str, place: object, topics: tuple[str, ...], words: tuple[str, ...]) -> None:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which topics are read.
+
+    Attributes:
+        names: Of the topics, if there is no pattern.
+        pattern: All topics are read whose whole name matches it.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+
+    def __str__(self) -> str:
+        if self.pattern is None:
+            return f"topics {', '.join(self.names)}"
+        return f"topics that match {self.pattern.pattern!r}"
+
+    def __contains__(self, name: object) -> bool:
+        if self.pattern is None:
+            return name in self.names
+        return isinstance(name, str) and not name.startswith("__") and bool(self.pattern.fullmatch(name))
+
+
+def _checked_topics(topics: object) -> Chosen:
+    """Return which topics these are.
+
+    Raises:
+        ConnectorError: They are none.
+    """
+    if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
+        return Chosen(pattern=topics)
+    names = (topics,) if isinstance(topics, str) else tuple(topics) if isinstance(topics, Iterable) else ()
+    if not names or not all(isinstance(one, str) and one for one in names) or len(set(names)) < len(names):
+        raise ConnectorError(
+            f"topics={topics!r}: expected the name of a topic, several different ones, or a compiled pattern"
+        )
+    return Chosen(names)
+
+
+def _check_place(what: str, place: object, topics: Chosen, words: tuple[str, ...]) -> None:
     """Raise ConnectorError unless `place` says where partitions of `topics` begin or end."""
     if isinstance(place, datetime):
         if place.tzinfo is None:
@@ -150,9 +193,7 @@ def _check_place(what: str, place: object, topics: tuple[str, ...], words: tuple
         return
     for topic, offsets in place.items():
         if topic not in topics:
-            raise ConnectorError(
-                f"{what} has offsets of topic {topic!r}, which is none of {', '.join(topics)}"
-            )
+            raise ConnectorError(f"{what} has offsets of topic {topic!r}, which is none of the {topics}")
         if not isinstance(offsets, Mapping) or not all(
             type(number) is int and number >= 0 for pair in offsets.items() for number in pair
         ):
@@ -182,7 +223,7 @@ class KafkaSource(DynamicSource):
     """See `source`."""
 
     servers: str
-    topics: tuple[str, ...]
+    topics: Chosen
     start: Start
     stop: Stop | None
     decode: Decoding | TypedJson[Any] | Callable[[Message], Any]
@@ -199,14 +240,15 @@ class KafkaSource(DynamicSource):
     open_splits_max = 100_000
 
     def __repr__(self) -> str:
-        return f"crosscut.kafka.source({self.servers!r}, {self.topics!r}, options={shown(self.options)})"
+        topics = self.topics.pattern or self.topics.names
+        return f"crosscut.kafka.source({self.servers!r}, {topics!r}, options={shown(self.options)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_shared": None, "_topics": None, "_heard": None}
 
     def describe(self) -> str:
         """Say which topics these are, not where: brokers move."""
-        return f"topics {', '.join(self.topics)}"
+        return str(self.topics)
 
     def discover(self, known: JSON) -> Discovered:
         """Ask for the partitions; for the first ones, also for the offsets to begin and stop at."""
@@ -221,33 +263,72 @@ class KafkaSource(DynamicSource):
             # One that has come since it was asked for the partitions is found by the next call.
             counts = {topic: len(of_topic) for topic, of_topic in first.items()}
             return Discovered(splits, self._topics.described(counts))
-        new, added, known = self._topics.news(self.topics, known)
+        try:
+            names = self._names(known)
+        except Unreachable as error:
+            _log.warning("%s at %s: %s; they are asked for again", self.topics, self.servers, error)
+            return Discovered((), known)
+        new, added, known = self._topics.news(names, known)
         identities = self._topics.identities({topic for topic, _ in (*new, *added)})
         splits = [_split_of(topic, partition, 0, identity=identities[topic]) for topic, partition in new]
         if added:
-            # For a topic more than the job had, it begins now.
+            # For a topic more than the job had, it begins now. One that has come and matches the pattern has
+            # been written to since it was made.
+            start = self.start if self.topics.pattern is None else "earliest"
             of_added: dict[str, list[int]] = {}
             for topic, partition in added:
                 of_added.setdefault(topic, []).append(partition)
             self._check_partitions(of_added)
             with self._asking() as consumer:
                 splits += [
-                    self._split(consumer, topic, partition, identities[topic]) for topic, partition in added
+                    self._split(consumer, topic, partition, identities[topic], start)
+                    for topic, partition in added
                 ]
         return Discovered(splits, known)
 
+    def _names(self, known: JSON) -> Sequence[str]:
+        """Return the names of the topics that are read now.
+
+        Raises:
+            Unreachable: They can't be asked for.
+        """
+        if self.topics.pattern is None:
+            return self.topics.names
+        assert self._topics is not None
+        # One that was read and is gone is an error, as if it had been named.
+        before = known if isinstance(known, dict) else {}
+        return sorted({*before, *(name for name in self._topics.names() if name in self.topics)})
+
     def _first_splits(self) -> dict[str, list[Split]]:
         assert self._topics is not None
+        try:
+            names = self._names(None)
+        except Unreachable as error:
+            raise ConnectorError(f"{self.topics} at {self.servers}: {error}") from error
         with self._asking() as consumer:
-            partitions = {
-                topic: partitions_of(consumer, self.servers, topic, self._heard) for topic in self.topics
-            }
+            partitions = {topic: partitions_of(consumer, self.servers, topic, self._heard) for topic in names}
             self._check_partitions(partitions)
-            identities = self._topics.identities(self.topics)
+            if self.topics.pattern is not None:
+                self._check_matches(partitions)
+            identities = self._topics.identities(names)
             return {
-                topic: [self._split(consumer, topic, one, identities[topic]) for one in found]
+                topic: [self._split(consumer, topic, one, identities[topic], self.start) for one in found]
                 for topic, found in partitions.items()
             }
+
+    def _check_matches(self, found: Collection[str]) -> None:
+        """Raise ConnectorError if nothing will ever match, or a topic with offsets does not exist."""
+        if self.stop is not None and not found:
+            raise ConnectorError(
+                f"there are no {self.topics} at {self.servers}, and stop= reads no later ones"
+            )
+        for name, place in (("start", self.start), ("stop", self.stop)):
+            if isinstance(place, Mapping) and (missing := sorted(place.keys() - set(found))):
+                raise ConnectorError(
+                    f"{name} has offsets of topic {missing[0]!r}, which does not exist at {self.servers}",
+                    topic=missing[0],
+                    is_permanent=True,
+                )
 
     def _check_partitions(self, found: Mapping[str, Sequence[int]]) -> None:
         """Raise ConnectorError if offsets are given for a partition that its topic doesn't have."""
@@ -270,27 +351,26 @@ class KafkaSource(DynamicSource):
             yield consumer
         except library().KafkaException as error:
             raise ConnectorError(
-                f"the offsets of {', '.join(self.topics)} at {self.servers} could not be read: "
-                f"{error.args[0].str()}"
+                f"the offsets of {self.topics} at {self.servers} could not be read: {error.args[0].str()}"
             ) from error
         finally:
             consumer.close()
 
-    def _split(self, consumer: Any, topic: str, partition: int, identity: str) -> Split:
+    def _split(self, consumer: Any, topic: str, partition: int, identity: str, start: Start) -> Split:
         at = library().TopicPartition(topic, partition)
         low, high = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
-        match self.start:
+        match start:
             case "latest":
                 first = high
             case datetime():
-                first = _first_since(self.start, consumer, at, high)
+                first = _first_since(start, consumer, at, high)
             case "committed":
                 (found,) = consumer.committed([at], timeout=TIMEOUT_S)
                 # If what comes next for the group is gone, the reader says so, with the range.
                 first = found.offset if found.offset >= 0 else low
             case Mapping():
                 # As above, if the offset is below `low`.
-                first = self.start.get(topic, {}).get(partition, low)
+                first = start.get(topic, {}).get(partition, low)
                 if first > high:
                     raise ConnectorError(
                         f"start: offset {first} of partition {partition} of topic {topic!r} at "

@@ -51,6 +51,17 @@ class Topics:
         except Unreachable as error:
             raise ConnectorError(f"topics {', '.join(counts)} at {self._servers}: {error}") from error
 
+    def names(self) -> list[str]:
+        """Return the names of all topics that this user may see.
+
+        Raises:
+            Unreachable: They can't be asked for.
+        """
+        try:
+            return list(self._client.list_topics(timeout=TIMEOUT_S).topics)
+        except library().KafkaException as error:
+            raise Unreachable(error.args[0].str()) from error
+
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the identity that the cluster has given each topic, "" if it gives none.
 
