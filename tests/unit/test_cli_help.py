@@ -18,6 +18,7 @@ from tests.unit.test_seen import watched
 from crosscut import Restart, Settings
 from crosscut.cli.commands import program
 from crosscut.cli.option_groups import GROUPS
+from crosscut.contracts.engines import ENGINES
 from crosscut.web.record import write_record
 
 
@@ -44,8 +45,10 @@ def test_help_of_run_has_the_options_that_one_needs_in_groups() -> None:
 
 def test_help_all_of_run_has_every_setting_in_one_group() -> None:
     text = invoked("run", "--help-all").output
-    settings = [one.name for one in fields(Settings) if one.metadata.get("is_option", True)]
-    settings.remove("restart")
+    options = [
+        one for kind in (Settings, *ENGINES) for one in fields(kind) if one.metadata.get("is_option", True)
+    ]
+    settings = [one.metadata.get("option", one.name) for one in options]
     settings += [f"restart_{one.name}" for one in fields(Restart)]
     grouped = [name for group in GROUPS for name in (*group.needed, *group.others)]
     assert sorted(grouped) == sorted(settings)
