@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.channels import inputs_of
 from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import start_thread
 from crosscut.monitoring.status import InvariantStatus
 from crosscut.protocol.checkpoint.termination import Termination
 from crosscut.protocol.effects import EndJob
@@ -215,7 +216,12 @@ class Judging:
     def __init__(self, store: CheckpointStore, *invariants: Invariant) -> None:
         self.verdicts: list[CutJudged] = []
         self._arrived = threading.Condition()
-        self.checker = InvariantChecker(invariants, GRAPH, store, self._post)
+        self.threads: list[str] = []
+        self.checker = InvariantChecker(invariants, GRAPH, store, self._post, self._start_thread)
+
+    def _start_thread(self, work: Callable[[], None], name: str) -> None:
+        self.threads.append(name)
+        start_thread(work, name)
 
     def _post(self, verdict: CutJudged) -> None:
         with self._arrived:
@@ -360,7 +366,7 @@ def test_state_that_the_driver_can_not_decode_breaks_the_invariant_that_asks_for
 def test_without_invariants_nothing_is_read_and_no_thread_is_started(store: CheckpointStore) -> None:
     judging = Judging(store)
     assert judging.judged(Stored(store).counts(1, {"a": 1})) == ()
-    assert not judging.checker._thread.is_alive()
+    assert judging.threads == []
     assert judging.verdicts == []
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,17 +22,20 @@ from crosscut.driver.cluster import ClusterRun
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.engine_run import Network, RunContext
 from crosscut.driver.job_spec import assignments, job_spec
+from crosscut.driver.run_ports import RunPorts
 from crosscut.driver.running_job import RunningJob
 from crosscut.errors import CheckpointError
 from crosscut.events import Ended, EngineSwitched, JobEvent
 from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.graph.shipping import Exceptions
 from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import start_thread
 from crosscut.microbatch.output import Output
 from crosscut.microbatch.ports import RunOutcome
 from crosscut.microbatch.stage import StageOrder
 from crosscut.monitoring.metrics import shown_settings
 from crosscut.protocol.events import CancelRequested, StopRequested, WorkersEnded
+from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -37,6 +43,7 @@ from crosscut.worker.worker import WorkerPlan
 
 DEADLINE_S = 60.0
 RECORDS = 60
+LONG_AGO = datetime(1984, 1, 1, tzinfo=UTC)
 
 
 class ClusterInThreads:
@@ -106,6 +113,32 @@ class Page:
         self.seen.append("closed")
 
 
+class OwnPorts:
+    """Another clock than the machine's, numbers instead of random bytes, and threads that are noted."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self._drawn = 0
+
+    @property
+    def as_given(self) -> RunPorts:
+        return RunPorts(None, self, self.start_thread, self.draw_bytes)
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def now(self) -> datetime:
+        return LONG_AGO
+
+    def start_thread(self, work: Callable[[], None], name: str) -> None:
+        self.threads.append(name)
+        start_thread(work, name)
+
+    def draw_bytes(self, count: int) -> bytes:
+        self._drawn += 1
+        return self._drawn.to_bytes(count, "big")
+
+
 class World:
     """One job, and all that it can be seen by."""
 
@@ -132,7 +165,8 @@ class World:
             exceptions=Exceptions(),
         )
         network = Network("127.0.0.1", "127.0.0.1", is_encrypted=False, seals_frames=True, is_local=True)
-        self._context = RunContext(self.cluster, spec, "group", store, network)
+        self.ports = OwnPorts()
+        self._context = RunContext(self.cluster, spec, "group", store, network, self.ports.as_given)
         self._page = Page()
         self.job = RunningJob(flow.name, graph, url, shown_settings(given))
         self._events: list[JobEvent] = []
@@ -538,3 +572,38 @@ def test_a_signal_handler_may_post_while_its_thread_posts(world: Callable[..., W
     assert early == [CancelRequested(), StopRequested()]
     assert not posting.is_alive()
     one.start()
+
+
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_engine_runs_use_the_machine_through_their_ports_only(
+    world: Callable[..., World], engine: str
+) -> None:
+    one = world(engine=engine)
+    one.start()
+    if engine == "continuous":
+        assert one.cluster.submitted.wait(DEADLINE_S)
+        one.job.post(StopRequested())
+    one.ended()
+    assert {event.at_ms for event in one._events} == {int(LONG_AGO.timestamp() * 1_000)}
+    (claim,) = claims_in([entry for _, entry in one.job.store.tail(1)])
+    # Two draws before were for the secret and the number of the job.
+    assert (claim.driver, claim.lineage) == (f"{3:016x}", f"{4:016x}")
+    kinds = {name.split()[0] for name in one.ports.threads}
+    assert kinds >= {"crosscut-store", "crosscut-closing"}
+    assert ("crosscut-output-here" in kinds) == (engine == "micro-batch")
+
+
+def test_what_runs_a_job_imports_nothing_of_the_machine() -> None:
+    """It could not run in a virtual world then."""
+    forbidden = {"SystemClock", "armed", "secrets", "start_thread", "threading", "time", "run_in_executor"}
+    for module in (engine_run, job_runner):
+        tree = ast.parse(inspect.getsource(module))
+        imported = [
+            alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+        ]
+        imported += [
+            alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+        ]
+        called = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        assert forbidden.isdisjoint(imported), module
+        assert "run_in_executor" not in called

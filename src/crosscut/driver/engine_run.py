@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +12,13 @@ from crosscut.driver.cluster_workers import ClusterBatches, ClusterWorkers
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.job_spec import EngineSpec, JobSpec, committed_output
+from crosscut.driver.run_ports import RunPorts
 from crosscut.driver.source_notices import SourceNotices
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import Epoch
 from crosscut.graph.stages import stages_of
-from crosscut.host.calls import call_on
-from crosscut.host.clock import SystemClock
-from crosscut.host.failpoints import Failpoints, armed
+from crosscut.host.calls import Calls, call_on
+from crosscut.host.failpoints import Failpoints
 from crosscut.microbatch.driver_workers import BatchWorkers
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.status import Observations
@@ -73,6 +72,7 @@ class RunContext:
     group: str
     store: CheckpointStore
     network: Network
+    ports: RunPorts
 
 
 class EngineRun:
@@ -99,7 +99,7 @@ class EngineRun:
     ) -> None:
         self._context = context
         self._spec = spec
-        job, network, store = context.spec, context.network, context.store
+        job, network, store, ports = context.spec, context.network, context.store, context.ports
         is_batches = spec.engine == "micro-batch"
         self._run = ClusterRun(
             name=job.name,
@@ -111,19 +111,19 @@ class EngineRun:
             stages=tuple(", ".join(one) for one in stages_of(spec.graph)) if is_batches else (),
         )
         self._loop = asyncio.get_running_loop()
-        self._failpoints = armed()
+        self._calls = Calls("crosscut-closing", ports.start_thread)
         self._credentials = Credentials(
-            secrets.token_bytes(SECRET_BYTES),
-            secrets.token_bytes(JOB_BYTES),
+            ports.draw_bytes(SECRET_BYTES),
+            ports.draw_bytes(JOB_BYTES),
             make_certificate() if network.is_encrypted else None,
             spec.job.heartbeat_timeout_ms,
             seals_frames=network.seals_frames,
         )
         workers = ClusterWorkers(context.cluster, self._run, self.post)
         self._supply = self._batch_workers() if is_batches else workers
-        self._checker = InvariantChecker(job.invariants, spec.graph, store, self.post)
-        self._notices = SourceNotices(job.name, spec.graph)
-        terms = spec.job_after(follows)
+        self._checker = InvariantChecker(job.invariants, spec.graph, store, self.post, ports.start_thread)
+        self._notices = SourceNotices(job.name, spec.graph, ports.start_thread)
+        terms = spec.job_after(follows, ports.draw_bytes)
         self._identity = terms.identity.driver
         graph = spec.graph
         self.driver = CoordinatorDriver(
@@ -135,7 +135,9 @@ class EngineRun:
             discover=lambda epoch: context.cluster.discover(self._run, graph, epoch),
             look=lambda: committed_output(graph),
             find=lambda source, known: found_in(graph, source, known),
-            failpoints=Failpoints(self._failpoints, None),
+            failpoints=Failpoints(ports.failpoints, None),
+            clock=ports.clock,
+            start_thread=ports.start_thread,
             invariants=self._checker,
             tell=tell,
             lines=WorkerLines(job.name, are_seen=network.is_local),
@@ -173,8 +175,8 @@ class EngineRun:
             self._workers_ended,
             self._cluster_ended,
             self._writers_closed,
-            partial(self._loop.run_in_executor, None, self._checker.close, LAST_CUT_TIMEOUT_S),
-            partial(self._loop.run_in_executor, None, self._notices.close, WORKERS_END_TIMEOUT_S),
+            partial(self._in_thread, self._checker.close, LAST_CUT_TIMEOUT_S),
+            partial(self._in_thread, self._notices.close, WORKERS_END_TIMEOUT_S),
             self.driver.close,
         )
         failed: list[Exception] = []
@@ -184,6 +186,9 @@ class EngineRun:
             except Exception as error:  # noqa: BLE001 - returned
                 failed.append(error)
         return failed
+
+    async def _in_thread(self, close: Callable[[float], object], timeout_s: float) -> None:
+        await asyncio.wrap_future(self._calls.start(close, timeout_s))
 
     async def _workers_ended(self) -> None:
         if isinstance(self._supply, BatchWorkers):
@@ -224,7 +229,7 @@ class EngineRun:
         status = self.driver.status()
         if status.phase != Phase.RUNNING.name.lower():
             return None
-        now_ms = SystemClock().monotonic_ns() // 1_000_000
+        now_ms = self._context.ports.clock.monotonic_ns() // 1_000_000
         return LagSeen(now_ms, behind(one.lag for one in status.tasks if one.task in self._spec.job.sources))
 
     def _batch_workers(self) -> BatchWorkers:
@@ -238,7 +243,8 @@ class EngineRun:
             terms=spec.tasks,
             records_max=spec.records_max,
             trigger=spec.trigger,
-            failpoints=self._failpoints,
+            failpoints=context.ports.failpoints,
+            start_thread=context.ports.start_thread,
         )
 
     def _worker_plan(self, port: int) -> WorkerPlan:
@@ -254,6 +260,6 @@ class EngineRun:
             linger_ms=spec.linger_ms,
             marks_every_ms=spec.marks_every_ms,
             heartbeat_timeout_ms=spec.job.heartbeat_timeout_ms,
-            failpoints=self._failpoints,
+            failpoints=context.ports.failpoints,
             log=spec.log,
         )

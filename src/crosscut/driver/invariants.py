@@ -1,8 +1,8 @@
 """Evaluates the invariants of a flow on completed checkpoints, off the data path, on the driver.
 
-One thread of its own takes the newest completed checkpoint and reads the parts that predicates ask for
-through the store; checkpoints that complete meanwhile wait for nothing, and all but the newest of them
-are passed over. It decides nothing: the consequence of a broken invariant is up to the coordinator.
+A thread takes the newest completed checkpoint and reads the parts that predicates ask for through the
+store; checkpoints that complete meanwhile wait for nothing, and all but the newest of them are passed over.
+It decides nothing: the consequence of a broken invariant is up to the coordinator.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from crosscut.contracts.invariants import Invariant
 from crosscut.driver.cuts import PartReader, StoredCut
 from crosscut.foundation.ids import CheckpointId
 from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import StartThread, start_thread
 from crosscut.monitoring.status import InvariantStatus
 from crosscut.protocol.events import BrokenInvariant, CutJudged
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -30,6 +31,7 @@ class InvariantChecker:
 
     Args:
         post: Takes the event of each cut that is done with, from the checker's thread.
+        start_thread: Starts that thread: a daemon, since a predicate may never return.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class InvariantChecker:
         graph: JobGraph,
         store: PartReader,
         post: Callable[[CutJudged], None],
+        start_thread: StartThread = start_thread,
     ) -> None:
         self._invariants = tuple(invariants)
         self._graph = graph
@@ -46,13 +49,9 @@ class InvariantChecker:
         self._changed = threading.Condition()
         self._newest: CheckpointCompleted | None = None
         self._passed_over = 0
-        self._is_closed = False
-        self._is_idle = True
+        self._start_thread = start_thread
+        self._is_working = False
         self._status = {one.name: InvariantStatus(one.name) for one in self._invariants}
-        # A daemon: a predicate that never returns must not keep the driver's process alive.
-        self._thread = threading.Thread(target=self._run, name="crosscut-invariants", daemon=True)
-        if self._invariants:
-            self._thread.start()
 
     def offer(self, entry: CheckpointCompleted) -> None:
         """Have the cut of `entry` evaluated, unless a newer one is offered before its turn comes."""
@@ -62,8 +61,10 @@ class InvariantChecker:
             if self._newest is not None:
                 self._passed_over += 1
             self._newest = entry
-            self._is_idle = False
-            self._changed.notify_all()
+            if self._is_working:
+                return
+            self._is_working = True
+        self._start_thread(self._work, "crosscut-invariants")
 
     def status(self) -> tuple[InvariantStatus, ...]:
         """Return the status of each invariant, in the order of the flow."""
@@ -72,25 +73,22 @@ class InvariantChecker:
             return tuple(replace(one, skipped=one.skipped + passed_over) for one in self._status.values())
 
     def close(self, timeout_s: float) -> bool:
-        """End after the cut that was offered; return whether it was evaluated within `timeout_s`."""
+        """Wait for the cut that was offered last; return whether it was evaluated within `timeout_s`."""
         ends_s = time.monotonic() + timeout_s
         with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-            while not self._is_idle:
+            while self._is_working:
                 if not self._changed.wait(max(0.0, ends_s - time.monotonic())):
                     _LOG.warning("the invariants of the last cut were not evaluated within %g s", timeout_s)
                     return False
         return True
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         while True:
             with self._changed:
-                self._is_idle = self._newest is None
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._newest is not None or self._is_closed)
                 entry, self._newest = self._newest, None
                 if entry is None:
+                    self._is_working = False
+                    self._changed.notify_all()
                     return
             self._post(self._judged(entry))
 

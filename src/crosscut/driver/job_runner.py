@@ -15,8 +15,7 @@ from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.graph.specs import JobGraph
-from crosscut.host.clock import SystemClock
-from crosscut.host.failpoints import Failpoints, armed
+from crosscut.host.failpoints import Failpoints
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.observer import PROGRESS_MAX
 from crosscut.monitoring.status import JobStatus, Observations
@@ -80,7 +79,7 @@ class JobRunner:
                 behind_for_ms=choice.behind_for_ms,
             )
         self.machine = JobRun(next(iter(spec.engines)), engines)
-        self._failpoints = Failpoints(armed(), None)
+        self._failpoints = Failpoints(context.ports.failpoints, None)
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[EndJob] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -261,8 +260,8 @@ class JobRunner:
             return said
         cause = "" if end.cause is None else end.cause.message
         if (before := said or self._ended_before) is not None:
-            return replace(before, at_ms=_wall_ms(), outcome=end.outcome, cause=cause)
-        return ended_event(self._context.spec.name, end)
+            return replace(before, at_ms=self._wall_ms(), outcome=end.outcome, cause=cause)
+        return ended_event(self._context.spec.name, end, self._wall_ms())
 
     def _announce_switch(self, effect: AnnounceSwitch) -> None:
         if self.driver is None:
@@ -272,7 +271,7 @@ class JobRunner:
         self._tell(
             EngineSwitched(
                 job=self._context.spec.name,
-                at_ms=_wall_ms(),
+                at_ms=self._wall_ms(),
                 epoch=Epoch(status.epoch),
                 engine=effect.engine,
                 reason=effect.why,
@@ -280,21 +279,20 @@ class JobRunner:
             )
         )
 
+    def _wall_ms(self) -> int:
+        return int(self._context.ports.clock.now().timestamp() * 1_000)
+
 
 _NO_EPOCH = Epoch(0)
 
 
-def ended_event(name: str, end: EndJob, epoch: Epoch = _NO_EPOCH) -> Ended:
+def ended_event(name: str, end: EndJob, at_ms: int, epoch: Epoch = _NO_EPOCH) -> Ended:
     """Return the last event of a job that no engine run has told of."""
     return Ended(
         job=name,
-        at_ms=_wall_ms(),
+        at_ms=at_ms,
         epoch=epoch,
         outcome=end.outcome,
         cause="" if end.cause is None else end.cause.message,
         resumes_from=None,
     )
-
-
-def _wall_ms() -> int:
-    return int(SystemClock().now().timestamp() * 1_000)

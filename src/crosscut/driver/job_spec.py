@@ -41,6 +41,7 @@ from crosscut.worker.deployment import TaskTerms
 from crosscut.worker.lines import LogTerms
 
 SLOW_LOOK_S = 5.0
+_ID_BYTES = 8
 
 
 Discover = Callable[[Vertex, Source], Sequence[Split]]
@@ -126,8 +127,8 @@ def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
 def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
     """Return a new identity of the job, for a driver."""
     return JobIdentity(
-        driver=_new_driver(),
-        new_lineage=_new_lineage(),
+        driver=secrets.token_hex(_ID_BYTES),
+        new_lineage=Lineage(secrets.token_hex(_ID_BYTES)),
         fingerprint=graph.fingerprint,
         parallelism=graph.parallelism,
         max_parallelism=graph.max_parallelism,
@@ -137,14 +138,6 @@ def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
         accepts_changes=settings.accept_changes,
         is_fresh=settings.fresh,
     )
-
-
-def _new_driver() -> str:
-    return secrets.token_hex(8)
-
-
-def _new_lineage() -> Lineage:
-    return Lineage(secrets.token_hex(8))
 
 
 def _tasks(graph: JobGraph, is_wanted: Callable[[Vertex], bool]) -> frozenset[TaskId]:
@@ -303,10 +296,10 @@ class EngineSpec:
     records_max: int
     trigger: TriggerName
 
-    def job_after(self, follows: Predecessor | None) -> JobTerms:
+    def job_after(self, follows: Predecessor | None, draw_bytes: Callable[[int], bytes]) -> JobTerms:
         """Return the terms for a new driver; `follows` as in `JobIdentity`."""
-        before = self.job.identity
-        claimant = replace(before, driver=_new_driver(), new_lineage=_new_lineage(), follows=follows)
+        driver, lineage = draw_bytes(_ID_BYTES).hex(), Lineage(draw_bytes(_ID_BYTES).hex())
+        claimant = replace(self.job.identity, driver=driver, new_lineage=lineage, follows=follows)
         return replace(self.job, identity=claimant)
 
 

@@ -95,7 +95,7 @@ class RunningJob:
     def had_ended(self, status: JobStatus) -> None:
         """There was nothing to do; this is its status."""
         self.last_status, self.end = status, EndJob("finished")
-        self.listeners.tell(ended_event(self._name, self.end, Epoch(status.epoch)))
+        self.listeners.tell(ended_event(self._name, self.end, _wall_ms(), Epoch(status.epoch)))
         self._owned.set()
         self.ended.set()
 
@@ -187,8 +187,7 @@ class RunningJob:
         driver, loop, settings = self.driver, self._loop, self._settings
         if driver is None or loop is None:
             nothing = Watching(self._name, self._first_graph.parallelism, int, lambda event: None).seen()
-            status, now_ms = self.status(), int(SystemClock().now().timestamp() * 1_000)
-            return build_metrics(self._graph, status, self.phase, nothing, None, settings, now_ms)
+            return build_metrics(self._graph, self.status(), self.phase, nothing, None, settings, _wall_ms())
         if self.last_status is not None:
             # Nothing changes any more.
             found = driver.looked_at(self._graph, settings)()
@@ -335,7 +334,7 @@ class RunningJob:
                 self._owned.set()
             if not self._is_end_told and self.end is not None:
                 # The loop itself has failed.
-                self.listeners.tell(ended_event(self._name, self.end))
+                self.listeners.tell(ended_event(self._name, self.end, _wall_ms()))
             self.listeners.close(LISTENERS_END_TIMEOUT_S)
             if self._shown is not None:
                 self._shown.close()
@@ -358,3 +357,7 @@ class RunningJob:
     def _tell(self, event: WatchedEvent) -> None:
         self._is_end_told |= isinstance(event, Ended)
         self.listeners.tell(event)
+
+
+def _wall_ms() -> int:
+    return int(SystemClock().now().timestamp() * 1_000)

@@ -11,6 +11,7 @@ from crosscut.contracts.driver_source import DriverSource
 from crosscut.contracts.engines import TriggerName
 from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph
+from crosscut.host.calls import StartThread
 from crosscut.microbatch.one_by_one import OneByOne
 from crosscut.protocol.log.entries import CheckpointCompleted
 
@@ -20,13 +21,13 @@ _LOG = logging.getLogger("crosscut")
 class SourceNotices:
     """Those of one graph. What may block is done in a thread, one thing after the other."""
 
-    def __init__(self, name: str, graph: JobGraph) -> None:
+    def __init__(self, name: str, graph: JobGraph, start_thread: StartThread) -> None:
         self._sources: dict[VertexId, DriverSource[Any]] = {}
         for vertex in graph.vertices:
             source = vertex.source.source if vertex.source is not None else None
             if isinstance(source, DriverSource):
                 self._sources[VertexId(vertex.vertex_id)] = source
-        self._calls = OneByOne(f"crosscut-sources-{name}") if self._sources else None
+        self._calls = OneByOne(f"crosscut-sources-{name}", start_thread) if self._sources else None
 
     def begin(self, trigger: TriggerName) -> None:
         """The job owns its directory."""

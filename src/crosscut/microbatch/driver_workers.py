@@ -21,7 +21,7 @@ from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, TaskId, Vert
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
 from crosscut.graph.together import sinks_together
-from crosscut.host.calls import call_on
+from crosscut.host.calls import Calls, StartThread, call_on, start_thread
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.microbatch.host_cache import remove_host_parts
 from crosscut.microbatch.newest import NewestBatch
@@ -100,6 +100,7 @@ class BatchWorkers:
         records_max: int,
         trigger: TriggerName,
         failpoints: Plan | None,
+        start_thread: StartThread = start_thread,
     ) -> None:
         self._jobs = jobs
         self._name = name
@@ -129,7 +130,8 @@ class BatchWorkers:
         self._base: tuple[DeployTasks, ...] = ()
         self._began: tuple[DeployTasks, ...] = ()
         self._output: Output | None = None
-        self._calls = OneByOne(f"crosscut-output-{name}")
+        self._calls = OneByOne(f"crosscut-output-{name}", start_thread)
+        self._threads = Calls("crosscut-host-cache", start_thread)
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
         self._trigger = trigger
@@ -179,7 +181,9 @@ class BatchWorkers:
             LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
         finally:
             # Of this host; another one does so when it is used again.
-            await self._loop.run_in_executor(None, remove_host_parts, self._store_url, self._terms.state_dir)
+            await asyncio.wrap_future(
+                self._threads.start(remove_host_parts, self._store_url, self._terms.state_dir)
+            )
 
     @property
     def _speaker(self) -> Host:

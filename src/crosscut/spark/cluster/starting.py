@@ -10,6 +10,7 @@ from pyspark import SparkContext
 from crosscut.contracts.settings import Settings
 from crosscut.driver.engine_run import RunContext
 from crosscut.driver.job_spec import Program, job_spec
+from crosscut.driver.run_ports import system_ports
 from crosscut.driver.running_job import RunningJob
 from crosscut.errors import SettingsError
 from crosscut.foundation.urls import absolute, shown_url
@@ -135,7 +136,9 @@ def _begin(
             settings.restore_from, flow.name, spec.graph, store, staging, settings, spec.packed
         )
     seeing = Seeing(flow.name, run.metrics, JobActions(job), job.checkpoint_dir, settings, context)
-    return job.begin(RunContext(cluster, spec, group, store, network), seeing, holding.release)
+    return job.begin(
+        RunContext(cluster, spec, group, store, network, system_ports()), seeing, holding.release
+    )
 
 
 def _check_connectors(graph: JobGraph) -> None:
