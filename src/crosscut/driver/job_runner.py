@@ -169,7 +169,8 @@ class JobRunner:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        error = InternalError("it was cancelled") if task.cancelled() else task.exception()
+        cancelled = InternalError("something has cancelled what the job waits for on its event loop")
+        error = cancelled if task.cancelled() else task.exception()
         # After the end the loop cancels what is left, and nothing can start there any more.
         if error is not None and not self._is_over:
             self._broken(error)
@@ -232,10 +233,11 @@ class JobRunner:
 
     async def _close_run(self, engine: EngineRun, *, is_last: bool) -> None:
         driver, self._follows = engine.driver, engine.predecessor
-        self.error = self.error or driver.error
         for error in await engine.close():
             self._warn(error)
         if is_last:
+            # What has broken the job comes first.
+            self.error = self.error or driver.error
             self.last_status = driver.status()
             return
         # Not the end of the job, which has an event of its own.
