@@ -99,7 +99,7 @@ def test_records_are_those_that_came_though_others_change_them_later() -> None:
 
 def test_a_record_that_can_not_be_pickled_is_an_error() -> None:
     writer = open_writer(ForEachCheckpoint(called), 1)
-    with pytest.raises(ConnectorError, match="can't be pickled"):
+    with pytest.raises(ConnectorError, match="can't be pickled and loaded"):
         writer.write([lambda: 1])
 
 

@@ -84,8 +84,8 @@ class _Caller(SinkWriter):
         except Exception as error:  # noqa: BLE001 - as above
             self.refuse(
                 record,
-                f"it can't be pickled ({type(error).__name__}: {error}); map it to something that can be, "
-                f"before for_each_checkpoint",
+                f"it can't be pickled and loaded ({type(error).__name__}: {error}); map it to something that "
+                f"can, before for_each_checkpoint",
             )
         else:
             return True
