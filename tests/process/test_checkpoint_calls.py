@@ -24,11 +24,10 @@ AT = 25
 def settings(directory: Path, engine: Any) -> cc.Settings:
     return cc.Settings(
         parallelism=1,
-        engine=engine,
+        engine=cc.MicroBatch(records_max=10) if engine == "micro-batch" else engine,
         checkpoint_dir=str(directory / "checkpoints"),
         checkpoint_interval="200ms",
         commit_attempts=2,
-        batch_records_max=10,
         restart=cc.Restart(failures=2, delay_step="20ms", delay_max="50ms"),
         **PATIENT,
     )
