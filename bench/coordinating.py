@@ -25,9 +25,9 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec, Phase
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import (
     CoordinatorMessage,
@@ -262,13 +262,13 @@ def _appended(effects: Sequence[JobEffect]) -> AppendEntry:
     return appends[0]
 
 
-def _terms(tasks: Sequence[TaskId], parallelism: int) -> JobTerms:
-    return JobTerms(
+def _terms(tasks: Sequence[TaskId], parallelism: int) -> CoordinatorSpec:
+    return CoordinatorSpec(
         identity=JobIdentity("driver", Lineage("lineage"), "fingerprint", parallelism, 32_768),
         tasks=frozenset(tasks),
         sources=frozenset(tasks[:parallelism]),
         sinks=frozenset(tasks[-parallelism:]),
-        checkpoints=CheckpointTerms(periodic=True, interval_ms=1_000, timeout_ms=60_000, failures_max=10),
+        checkpoints=CheckpointSpec(periodic=True, interval_ms=1_000, timeout_ms=60_000, failures_max=10),
         restart=RestartPolicy(10, 300_000, 0, 100, 10_000, 3),
         retain=RETAIN,
         heartbeat_timeout_ms=10_000,

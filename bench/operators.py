@@ -24,8 +24,8 @@ from crosscut.foundation.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, OperatorSpec, ProcessSpec
 from crosscut.operators.building import NewState, build, keyed_state
 from crosscut.protocol.snapshots import Part
-from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.worker.backends import OnDisk
@@ -158,13 +158,13 @@ def restores(backend: str, new: NewState, keys: int) -> Iterator[dict[str, Any]]
     for share, parallelism in (("half", 4), ("all", 1)):
         groups = groups_of_task(0, GROUPS, parallelism)
         whole = frozenset({0} if parallelism == 1 else ())
-        heritage = Heritage((parts,), 0, OwnedKeys(groups, GROUPS), whole)
+        predecessor_state = PredecessorState((parts,), 0, OwnedKeys(groups, GROUPS), whole)
         state = new(int)
         began = time.thread_time_ns()
         if isinstance(state, RocksState):
-            state.inherit(heritage, store.read, CheckpointId(1))
+            state.inherit(predecessor_state, store.read, CheckpointId(1))
         else:
-            for _ in state.loading_rows(heritage.blocks(0, state, store.read, ""), CheckpointId(1)):
+            for _ in state.loading_rows(predecessor_state.blocks(0, state, store.read, ""), CheckpointId(1)):
                 pass
         spent = time.thread_time_ns() - began
         yield {

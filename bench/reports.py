@@ -67,8 +67,8 @@ def _plant() -> None:
     """Have the code of this process note what it spends."""
     from crosscut.net import control
     from crosscut.protocol.messages import WorkerHeartbeat
-    from crosscut.task.departures import Departures
-    from crosscut.task.marks import Marks
+    from crosscut.task.latency_markers import LatencyMarkers
+    from crosscut.task.output_buffers import OutputBuffers
     from crosscut.worker.latencies import Latencies
     from crosscut.worker.pool import TaskPool
     from crosscut.worker.worker import Worker
@@ -103,7 +103,7 @@ def _plant() -> None:
     changed = TaskPool
     changed._round = turned
     _time(Worker, "_report", reported)
-    for owner, name in ((Marks, "ask"), (Departures, "mark"), (Latencies, "note")):
+    for owner, name in ((LatencyMarkers, "ask"), (OutputBuffers, "mark"), (Latencies, "note")):
         _time(owner, name, marked)
 
 
@@ -123,8 +123,8 @@ def _time(owner: Any, name: str, note: Callable[[int], None]) -> None:
 def _turn_ps(pool: TaskPool) -> int:
     """Return what it costs to note what a task does with its time, and to look for marks; 0: there is one."""
     runner, now_ns = pool.runners[0], pool.now_ns()
-    spent_ns, marks, outlets = runner._spent_ns, runner.task.marks, runner.task.outlets
-    if marks.is_awaited or marks._under_way is not None or outlets.marks:
+    spent_ns, marks, task_effects = runner._spent_ns, runner.task.marks, runner.task.task_effects
+    if marks.is_awaited or marks._under_way is not None or task_effects.marks:
         return 0
     began_ns = time.thread_time_ns()
     for _ in range(LOOPS):
@@ -133,7 +133,7 @@ def _turn_ps(pool: TaskPool) -> int:
         is_due = runner._mark_due_ns <= now_ns
         marks.source_read()
         marks.let_on(is_over=False)
-        if (is_due and not marks.is_awaited) or outlets.marks:
+        if (is_due and not marks.is_awaited) or task_effects.marks:
             continue
         runner._spent_ns += runner._now_ns() - now_ns
     ended_ns = time.thread_time_ns()

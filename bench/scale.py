@@ -178,7 +178,7 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
         handled.append(timed(align)[1])
         while task.has_work:
             task.run()
-        barriers, task.outlets.outbox = task.outlets.outbox, []
+        barriers, task.task_effects.outbox = task.task_effects.outbox, []
         if len(barriers) != parallelism:
             raise RuntimeError(f"expected a barrier on each of {parallelism} outputs, found {len(barriers)}")
         sent.append(timed(partial(encoded_barriers, CheckpointId(number), parallelism))[1])

@@ -17,7 +17,7 @@ from crosscut.monitoring.worker_logs import KEPT_MAX, WorkerLine
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.messages import FailureCause, TaskStatistics, TriggerCheckpoint
 from crosscut.protocol.snapshots import Snapshot
-from crosscut.protocol.telemetry import Letter, Reading, SnapshotTimes
+from crosscut.protocol.telemetry import Reading, ShownDeadLetter, SnapshotTimes
 from crosscut.web.series import Series, point_of
 
 FULL = 100
@@ -152,7 +152,7 @@ class Eventful(Crowd):
 
     def _complain(self, n: int, at_ms: int) -> None:
         task = self.tasks[n % len(self.tasks)]
-        letter = Letter("text", f"record {n}", f"ValueError: {n}")
+        letter = ShownDeadLetter("text", f"record {n}", f"ValueError: {n}")
         self.watching.letters.append(SeenLetter(at_ms, E1, task, letter))
         of = CheckpointId(n)
         line = WorkerLine(at_ms, WorkerIndex(0), "WARNING", "payments", f"line {n}", task, E1, of)

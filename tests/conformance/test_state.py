@@ -41,13 +41,13 @@ from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec
 from crosscut.graph.specs import AggregateSpec, CountSpec, OperatorNode, OperatorSpec, ProcessSpec
 from crosscut.graph.windows import AggregateFold, CountFold, WindowSpec
 from crosscut.operators.building import NewState, build, keyed_state
-from crosscut.operators.final import ordinal_of
+from crosscut.operators.final_results import ordinal_of
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.splits.rescaling import wholly_taken
-from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import MAIN, KeyedState
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.reading import is_of_database, stored_blocks, stored_contents
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
@@ -138,7 +138,9 @@ class MemoryKeeper(Keeper):
         state = self._new(list, {"other": int}, named_tables())
         parts = self.parts_of[n]
         if owns is not None:
-            for _ in state.loading_rows(Heritage((parts,), 0, owns).blocks(0, state, self.read, ""), n):
+            for _ in state.loading_rows(
+                PredecessorState((parts,), 0, owns).blocks(0, state, self.read, ""), n
+            ):
                 pass
             return state
         contents = [self.read(part) for part in parts]
@@ -170,7 +172,7 @@ class DiskKeeper(Keeper):
         if owns is None:
             state.restore(self.parts_of[n], self.read, n, stored_blocks)
         else:
-            state.inherit(Heritage((self.parts_of[n],), 0, owns), self.read, n)
+            state.inherit(PredecessorState((self.parts_of[n],), 0, owns), self.read, n)
         return state
 
 
@@ -452,14 +454,16 @@ def test_tasks_of_another_parallelism_take_each_key_once_from_either_backend(
             if any(group in groups for group in groups_of_task(old, GROUPS, before))
         ]
         whole = wholly_taken(index, before, after, GROUPS, len(heirs))
-        heritage = Heritage(tuple(named[old] for old in heirs), 0, OwnedKeys(groups, GROUPS), whole)
+        predecessor_state = PredecessorState(
+            tuple(named[old] for old in heirs), 0, OwnedKeys(groups, GROUPS), whole
+        )
         state = fresh(new)
         if isinstance(state, RocksState):
-            state.inherit(heritage, read, N1)
+            state.inherit(predecessor_state, read, N1)
         else:
             with tempfile.TemporaryDirectory() as scratch:
                 for place in range(len(heirs)):
-                    blocks = heritage.blocks(place, state, read, f"{scratch}/{place}")
+                    blocks = predecessor_state.blocks(place, state, read, f"{scratch}/{place}")
                     for _ in state.loading_rows(blocks, N1):
                         pass
         mine = [key for key in range(60) if key_group(key, GROUPS) in groups]
@@ -687,7 +691,7 @@ def test_final_results_come_in_their_order_however_few_keys_are_put_in_order_at_
     operator = build(node, state, None)
     assert operator is not None
     operator.process(Batch(keys, keys))
-    operator.course.begin(9)
+    operator.time_budget.begin(9)
     said: list[Any] = []
     places = [""]
     for batch, place in operator.end(""):
@@ -753,7 +757,7 @@ class TimedRun:
         operator = build(self._node, self.keeper.state, None)
         assert operator is not None
         self.operator = operator
-        operator.course.begin(4)
+        operator.time_budget.begin(4)
         for _ in operator.loading():
             pass
         return self.advance(self._watermark) if self._watermark else []

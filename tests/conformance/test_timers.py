@@ -13,8 +13,8 @@ from crosscut.foundation.keys import OwnedKeys, groups_of_task, key_group
 from crosscut.operators.building import NewState
 from crosscut.protocol.snapshots import Part
 from crosscut.state import timers as timers_module
-from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.reading import stored_blocks
 from crosscut.state.rocksdb import state as state_module
 from crosscut.state.rocksdb import table as table_module
@@ -98,14 +98,14 @@ class Site:
         """Take over what tasks of another parallelism had."""
         self.state.close()
         state = self.empty()
-        heritage = Heritage(chains, 0, OwnedKeys(owns, GROUPS))
+        predecessor_state = PredecessorState(chains, 0, OwnedKeys(owns, GROUPS))
         if isinstance(state, RocksState):
-            state.inherit(heritage, self.read, self.n)
+            state.inherit(predecessor_state, self.read, self.n)
         else:
             blocks = (
                 block
                 for position in range(len(chains))
-                for block in heritage.blocks(position, state, self.read, "")
+                for block in predecessor_state.blocks(position, state, self.read, "")
             )
             for _ in state.loading_rows(blocks, self.n):
                 pass

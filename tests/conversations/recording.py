@@ -104,7 +104,7 @@ class Recording:
             self._add(worker.driver.name, self._words.to_worker(message), self._speaker)
 
     def task_made(self, task: Task) -> None:
-        if task.departures.outputs:
+        if task.output_buffers.outputs:
             self._senders.add(task.task_id)
         if task.is_source:
             self._sources.add(task.task_id)

@@ -24,7 +24,7 @@ from crosscut.net import connections
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
 from crosscut.net.listener import Listener
-from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour, Neighbour
+from crosscut.net.peer_links import AcceptingPeerLink, ConnectingPeerLink, PeerLink
 from crosscut.spark.cluster.checks import checked_encryption
 from crosscut.task.flow_control import Credit, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
@@ -72,23 +72,23 @@ class Owner:
         self.items: list[Item] = []
         self.received_bytes = 0
         self.reasons: list[str] = []
-        self.end: Neighbour | None = None
+        self.end: PeerLink | None = None
         self.sending = SendingEnd(CHANNEL, bytes_max)
         self._own = own
 
-    def carry(self, end: Neighbour) -> None:
+    def carry(self, end: PeerLink) -> None:
         self.end = end
         end.carry(WorkerIndex(self._own), WorkerIndex(1 - self._own), [CHANNEL], self)
 
-    def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict:
+    def peer_link_proven(self, proven: Proven, end: AcceptingPeerLink) -> Verdict:
         self.proven.append(proven)
         self.carry(end)
         return Verdict.ACCEPTED
 
-    def neighbour_opened(self, end: Neighbour) -> None:
+    def peer_link_opened(self, end: PeerLink) -> None:
         self.is_open = True
 
-    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+    def peer_link_lost(self, end: PeerLink, reason: str) -> None:
         # One that was never proven has no channels.
         if end is self.end:
             self.reasons.append(reason)
@@ -101,7 +101,7 @@ class Owner:
         self.sending.credited(credit)
 
 
-class Sender(ConnectingNeighbour):
+class Sender(ConnectingPeerLink):
     """The sending end of the channel, with its connection."""
 
     def send_item(self, item: Item) -> int:
@@ -123,14 +123,14 @@ class Receiver:
     def __init__(self, credentials: Credentials) -> None:
         self.owner = Owner(1)
         self.listener = Listener("the test", lambda _: 0)
-        self.accepted: list[AcceptingNeighbour] = []
+        self.accepted: list[AcceptingPeerLink] = []
         self._credentials = credentials
 
     async def listen(self) -> int:
         return await self.listener.listen(LOOPBACK, self._accept)
 
-    def _accept(self) -> AcceptingNeighbour:
-        end = AcceptingNeighbour(self.owner, self.listener, self._credentials)
+    def _accept(self) -> AcceptingPeerLink:
+        end = AcceptingPeerLink(self.owner, self.listener, self._credentials)
         self.accepted.append(end)
         return end
 
@@ -190,7 +190,7 @@ def older(certificate: JobCertificate) -> JobCertificate:
     return certificate
 
 
-def strangers(credentials: Credentials) -> dict[str, Credentials]:
+def unauthenticated_peers(credentials: Credentials) -> dict[str, Credentials]:
     """Everybody knows all of the job but one thing."""
     certificate = credentials.certificate
     assert certificate is not None
@@ -203,33 +203,37 @@ def strangers(credentials: Credentials) -> dict[str, Credentials]:
     }
 
 
-STRANGERS = ("plain text", "another certificate", "TLS 1.2", "another secret", "another job")
+UNAUTHENTICATED_PEERS = ("plain text", "another certificate", "TLS 1.2", "another secret", "another job")
 
 
-@pytest.mark.parametrize("kind", STRANGERS)
-def test_a_stranger_that_connects_is_closed_before_any_parse(
+@pytest.mark.parametrize("kind", UNAUTHENTICATED_PEERS)
+def test_a_unauthenticated_peer_that_connects_is_closed_before_any_parse(
     run: Run, credentials: Credentials, kind: str
 ) -> None:
     """M1, I13: also a plain-text peer that knows the secret, as when TLS was stripped on the way."""
 
     async def test() -> None:
         receiver = Receiver(credentials)
-        stranger, end = await connect(await receiver.listen(), strangers(credentials)[kind])
+        unauthenticated_peer, end = await connect(
+            await receiver.listen(), unauthenticated_peers(credentials)[kind]
+        )
         end.send(FrameType.BATCH, b"x" * 1_000, sequence=1)
-        await eventually(lambda: stranger.reasons, "the stranger to be closed")
-        assert not stranger.is_open
+        await eventually(lambda: unauthenticated_peer.reasons, "the unauthenticated peer to be closed")
+        assert not unauthenticated_peer.is_open
         assert receiver.saw_nothing()
         receiver.close()
 
     run(test())
 
 
-@pytest.mark.parametrize("kind", STRANGERS)
-def test_a_stranger_that_listens_is_told_nothing(run: Run, credentials: Credentials, kind: str) -> None:
+@pytest.mark.parametrize("kind", UNAUTHENTICATED_PEERS)
+def test_a_unauthenticated_peer_that_listens_is_told_nothing(
+    run: Run, credentials: Credentials, kind: str
+) -> None:
     """M1: whoever took the port of a worker gets no hello of ours, let alone a record."""
 
     async def test() -> None:
-        receiver = Receiver(strangers(credentials)[kind])
+        receiver = Receiver(unauthenticated_peers(credentials)[kind])
         sender, end = await connect(await receiver.listen(), credentials)
         await eventually(lambda: sender.reasons, "our side to close")
         assert not sender.is_open
@@ -274,7 +278,7 @@ def test_a_silent_peer_is_closed_at_the_deadline_and_makes_room_before_it(
     run: Run, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """M2, S3: connections that are in their TLS handshake count, and some of them have to go."""
-    monkeypatch.setattr("crosscut.wire.strangers.ROOM_MAX", 4)
+    monkeypatch.setattr("crosscut.wire.unauthenticated_peers.ROOM_MAX", 4)
 
     async def test() -> None:
         receiver = Receiver(credentials)
@@ -467,7 +471,7 @@ def answer_to(port: int, said: bytes) -> bytes:
             return b""
 
 
-def test_an_encrypted_job_with_a_killed_worker_and_strangers_at_its_ports_is_exact(
+def test_an_encrypted_job_with_a_killed_worker_and_unauthenticated_peers_at_its_ports_is_exact(
     tmp_path: Path, started: Any
 ) -> None:
     """M1, I1, I2, I13, S2: control links and channels, before and after a restart."""

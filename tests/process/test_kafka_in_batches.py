@@ -18,7 +18,7 @@ pytest.importorskip("msgspec", reason="pip install 'crosscut[kafka]'")
 
 from kafka_jobs import Feed, KafkaDriver, check_prefix, counting, numbers
 from spark_kafka_jobs import lines, run
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 from crosscut.events import EngineSwitched
 from crosscut.protocol.effects import EndJob
@@ -178,7 +178,7 @@ def test_offsets_that_are_gone_and_a_topic_that_was_made_anew_fail_a_job_in_batc
     def run(**others: Any) -> EndJob:
         given = settings(tmp_path, parallelism=1, restart=cc.Restart(failures=0), **others)
         end, _ = run_batches(
-            flow.compile(1, 128), given, lambda graph, url: LocalJobs(graph, url, Random(1), Weather())
+            flow.compile(1, 128), given, lambda graph, url: LocalJobs(graph, url, Random(1), FaultProfile())
         )
         assert end is not None
         return end

@@ -15,7 +15,7 @@ from jobs import DEADLINE_S, MANY_RESTARTS, Armed, NumberedJob, limit_s, state_o
 
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.channels import inputs_of
-from crosscut.net.neighbours import ConnectingNeighbour, Neighbour
+from crosscut.net.peer_links import ConnectingPeerLink, PeerLink
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, Item
 
@@ -90,13 +90,13 @@ class Owner:
         self.opened = False
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def neighbour_opened(self, end: Neighbour) -> None:
+    def peer_link_opened(self, end: PeerLink) -> None:
         self.opened = True
 
-    def neighbour_proven(self, proven: Any, end: Any) -> None:
+    def peer_link_proven(self, proven: Any, end: Any) -> None:
         raise AssertionError
 
-    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+    def peer_link_lost(self, end: PeerLink, reason: str) -> None:
         self.reason.set_result(reason)
 
 
@@ -130,7 +130,7 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
 
     async def connect(epoch: int) -> tuple[bool, str]:
         owner = Owner()
-        end = ConnectingNeighbour(owner, plan.credentials, Epoch(epoch), channels)
+        end = ConnectingPeerLink(owner, plan.credentials, Epoch(epoch), channels)
         end.carry(WorkerIndex(0), WorkerIndex(1), channels, Channels())
         await asyncio.get_running_loop().create_connection(lambda: end, place.host, place.data_port)
         end.outgoing[channel].send_item(Barrier(CheckpointId(10**6)))
@@ -158,11 +158,11 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     until(lambda: 0 in coordinator.registry.standby, "the second attempt to wait")
     assert second.pid not in started.watch(job)
     assert epoch_of(job) == 1, "nobody was disturbed"
-    third, stranger = raw.start(0), raw.start(7)
+    third, unauthenticated_peer = raw.start(0), raw.start(7)
     _, errors = third.communicate(timeout=DEADLINE_S)
     assert third.returncode == 1
     assert "was told to exit: worker 0 is held by one live attempt, and a second one waits" in errors
-    _, errors = stranger.communicate(timeout=DEADLINE_S)
+    _, errors = unauthenticated_peer.communicate(timeout=DEADLINE_S)
     assert "was told to exit: worker 7 of a job that has workers 0 to 1" in errors
     os.kill(started.watch(job)[0], signal.SIGKILL)
     until(lambda: started.watch(job)[:1] == [second.pid], "the second attempt to take over")

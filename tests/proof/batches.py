@@ -17,20 +17,20 @@ from random import Random
 
 from crosscut.contracts.settings import BackendName, Settings
 from crosscut.driver.driver import CoordinatorDriver
-from crosscut.driver.job_spec import assignments, batch_terms, committed_output, job_terms
+from crosscut.driver.job_spec import assignments, batch_task_settings, committed_output, coordinator_spec
 from crosscut.graph.shipping import pack_graph, unpack_graph
 from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import Calls
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.microbatch.driver_workers import BatchWorkers
-from crosscut.microbatch.host_cache import host_parts
+from crosscut.microbatch.host_cache import host_cache
 from crosscut.microbatch.ports import Routed, RunOutcome
-from crosscut.microbatch.shuffle import Parcel, encoded_result
+from crosscut.microbatch.shuffle import ShuffleBlock, encoded_result
 from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
 from crosscut.microbatch.state_cache import StateCache
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
@@ -42,7 +42,7 @@ class LostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class FaultProfile:
     """How likely it is, for each attempt, that something happens to it.
 
     Attributes:
@@ -68,17 +68,17 @@ class LocalJobs:
         graph: JobGraph,
         store_url: str,
         random: Random,
-        weather: Weather,
+        fault_profile: FaultProfile,
         state_backend: BackendName = "memory",
         processes: int = 2,
     ) -> None:
         packed = pack_graph(graph)
         self._random = random
-        self._weather = weather
+        self._fault_profile = fault_profile
         self._processes = [
             Surroundings(
                 unpack_graph(packed),
-                host_parts(open_store(store_url), store_url, None),
+                host_cache(open_store(store_url), store_url, None),
                 StateCache(backend(state_backend, None, graph.max_parallelism)),
                 {},
             )
@@ -89,7 +89,7 @@ class LocalJobs:
     def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         """Run the stages one after the other."""
         self.seen["runs"] += 1
-        is_lost = self._random.random() < self._weather.lost
+        is_lost = self._random.random() < self._fault_profile.lost
         written: list[list[list[Routed]]] = []
         for stage, of_stage in enumerate(orders):
             if is_lost and stage == len(orders) - 1:
@@ -98,28 +98,30 @@ class LocalJobs:
             written = [self._attempts(order, self._read(written, order)) for order in of_stage]
         returned = [one for attempts in written for attempt in attempts for one in attempt]
         self._random.shuffle(returned)
-        yield from (encoded_result(index, parcel) for index, parcel in returned)
+        yield from (encoded_result(index, shuffle_block) for index, shuffle_block in returned)
 
-    def _read(self, written: list[list[list[Routed]]], order: StageOrder) -> list[Parcel]:
+    def _read(self, written: list[list[list[Routed]]], order: StageOrder) -> list[ShuffleBlock]:
         """Return what a partition reads: one attempt of each partition before, in any order."""
-        parcels = []
+        shuffle_blocks = []
         for attempts in written:
-            is_torn = len(attempts) > 1 and self._random.random() < self._weather.torn
+            is_torn = len(attempts) > 1 and self._random.random() < self._fault_profile.torn
             self.seen["torn"] += is_torn
             chosen = self._random.choice(attempts) if is_torn else attempts[0]
-            parcels += [parcel for target, parcel in chosen if target == order.partition.index]
-        self._random.shuffle(parcels)
-        return parcels
+            shuffle_blocks += [
+                shuffle_block for target, shuffle_block in chosen if target == order.partition.index
+            ]
+        self._random.shuffle(shuffle_blocks)
+        return shuffle_blocks
 
-    def _attempts(self, order: StageOrder, parcels: list[Parcel]) -> list[list[Routed]]:
-        count = 1 + (self._random.random() < self._weather.doubled)
+    def _attempts(self, order: StageOrder, shuffle_blocks: list[ShuffleBlock]) -> list[list[Routed]]:
+        count = 1 + (self._random.random() < self._fault_profile.doubled)
         self.seen["doubled"] += count - 1
-        return [self._attempt(order, parcels) for _ in range(count)]
+        return [self._attempt(order, shuffle_blocks) for _ in range(count)]
 
-    def _attempt(self, order: StageOrder, parcels: list[Parcel]) -> list[Routed]:
+    def _attempt(self, order: StageOrder, shuffle_blocks: list[ShuffleBlock]) -> list[Routed]:
         process = self._random.choice(self._processes)
         # As they come through a shuffle: nothing is shared.
-        read = (pickle.loads(pickle.dumps(one)) for one in parcels)
+        read = (pickle.loads(pickle.dumps(one)) for one in shuffle_blocks)
         mine: StageOrder = pickle.loads(pickle.dumps(order))
         return list(run_stage(mine, process, read))
 
@@ -210,12 +212,12 @@ async def _driven(
         graph=graph,
         store=store,
         store_url=url,
-        terms=batch_terms(settings),
+        terms=batch_task_settings(settings),
         records_max=settings.micro_batch.records_max,
         trigger=settings.micro_batch.trigger,
         failpoints=failpoints,
     )
-    terms: JobTerms = job_terms(graph, settings, None, awaits_verdict=False)
+    terms: CoordinatorSpec = coordinator_spec(graph, settings, None, awaits_verdict=False)
     driver = CoordinatorDriver(
         name=graph.name,
         terms=terms,

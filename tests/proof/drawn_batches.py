@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import get_args
 
-from tests.proof.batches import LocalJobs, LostError, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, LostError, run_batches
 from tests.proof.flows import (
     Description,
     built_flow,
@@ -122,9 +122,14 @@ class MortalJobs(LocalJobs):
     """Their driver dies when it runs another batch after so many; None: it lives on."""
 
     def __init__(
-        self, graph: JobGraph, store_url: str, random: Random, weather: Weather, runs_max: int | None
+        self,
+        graph: JobGraph,
+        store_url: str,
+        random: Random,
+        fault_profile: FaultProfile,
+        runs_max: int | None,
     ) -> None:
-        super().__init__(graph, store_url, random, weather)
+        super().__init__(graph, store_url, random, fault_profile)
         self._runs_max = runs_max
         self._is_over = False
 
@@ -164,7 +169,7 @@ def run_rescaled(seed: int, directory: Path) -> str:
         return sinks[number]
 
     flow = built_flow(description, source, sink)
-    weather = Weather(doubled=0.1, torn=0.1, lost=0.05) if dice.random() < 0.3 else Weather()
+    fault_profile = FaultProfile(doubled=0.1, torn=0.1, lost=0.05) if dice.random() < 0.3 else FaultProfile()
     records_max = dice.choice((5, 20, 50))
     starts = [dice.randint(1, PARALLELISM_MAX) for _ in range(dice.choice((2, 2, 3)))]
     for turn, parallelism in enumerate(starts):
@@ -177,7 +182,9 @@ def run_rescaled(seed: int, directory: Path) -> str:
         )
         graph = flow.compile(parallelism, 128)
         runs_max = None if is_last else dice.choice((1, 1, 2, 3))
-        jobs = MortalJobs(graph, settings.store_of(graph.name), Random(dice.random()), weather, runs_max)
+        jobs = MortalJobs(
+            graph, settings.store_of(graph.name), Random(dice.random()), fault_profile, runs_max
+        )
         end, _ = run_batches(graph, settings, jobs.made, jobs.are_over)
         if end is not None:
             if end.outcome != "finished":

@@ -34,7 +34,7 @@ from crosscut.net.connections import Connection, Credentials
 from crosscut.net.control import CoordinatorLink, WorkerLink
 from crosscut.net.encryption import make_certificate
 from crosscut.net.listener import Listener
-from crosscut.net.neighbours import AcceptingNeighbour, ConnectingNeighbour
+from crosscut.net.peer_links import AcceptingPeerLink, ConnectingPeerLink
 from crosscut.protocol.messages import (
     FailureCause,
     RegisterWorker,
@@ -301,10 +301,10 @@ class Fuzzer:
             return CoordinatorLink(owner, self._listener, credentials), corpus.of_clients[role]
         if what == "worker":
             role = Role.WORKER_TO_WORKER
-            return AcceptingNeighbour(owner, self._listener, credentials), corpus.of_clients[role]
+            return AcceptingPeerLink(owner, self._listener, credentials), corpus.of_clients[role]
         if random.randrange(2):
-            neighbour = ConnectingNeighbour(owner, credentials, Epoch(1), [CHANNEL])
-            return neighbour, corpus.of_servers[Role.WORKER_TO_WORKER]
+            peer_link = ConnectingPeerLink(owner, credentials, Epoch(1), [CHANNEL])
+            return peer_link, corpus.of_servers[Role.WORKER_TO_WORKER]
 
         def heard(*_: Any) -> None:
             raise Breach("a listener without the secret was taken for genuine")

@@ -143,9 +143,9 @@ MUTANTS = (
     ),
     Mutant(
         "the rest of a long batch goes behind the next one",
-        "wire/lanes.py",
-        "lane.appendleft((kind, whole[self._piece_bytes :]))",
-        "lane.append((kind, whole[self._piece_bytes :]))",
+        "wire/send_queues.py",
+        "send_queue.appendleft((kind, whole[self._piece_bytes :]))",
+        "send_queue.append((kind, whole[self._piece_bytes :]))",
         "tests/unit/test_pieces_of_batches.py",
     ),
     Mutant(

@@ -122,8 +122,8 @@ class Tasks:
                 pass
             operator = build(self._node, state, None, (), Begins(int(n), index))
             assert operator is not None
-            operator.course.begin(ROWS_MAX)
-            operator.course.now_ms = self.now_ms
+            operator.time_budget.begin(ROWS_MAX)
+            operator.time_budget.now_ms = self.now_ms
             for _ in operator.loading():
                 pass
             operator.begin_at(self.watermark)
@@ -137,7 +137,7 @@ class Tasks:
         return owner
 
     def _advanced(self, operator: Operator, watermark: int | None) -> list[Any]:
-        operator.course.now_ms = self.now_ms
+        operator.time_budget.now_ms = self.now_ms
         said: list[Any] = []
         while (made := operator.advance(watermark)) is not None:
             said += made.records

@@ -22,8 +22,8 @@ from crosscut.graph.joins import (
     keeps_left,
     keeps_right,
 )
-from crosscut.operators.course import Course
 from crosscut.operators.joins.building import JoinSpec, join_operator, join_state
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timed import NO_TIME, TimedOperator
 
 HOWS = st.sampled_from(get_args(How))
@@ -45,8 +45,8 @@ class Run:
 
     def made(self) -> TimedOperator:
         operator = join_operator("j", self.state, self.spec)
-        operator.course = Course()
-        operator.course.begin(2)
+        operator.time_budget = TimeBudget()
+        operator.time_budget.begin(2)
         if self.watermark != NO_TIME:
             # As a restored chain does, before anything else.
             self.hear(operator, self.watermark)

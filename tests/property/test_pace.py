@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crosscut.worker.pace import HOLD_NS_MAX, ROWS_PER_FIXED, SLICE_NS, AdaptivePace, hold_ns_max
+from crosscut.worker.batch_sizer import HOLD_NS_MAX, ROWS_PER_FIXED, SLICE_NS, AdaptiveBatchSizer, hold_ns_max
 
 MS = 1_000_000
 ROWS_MAX = 1_000
@@ -29,7 +29,7 @@ def costing(fixed_ns: float, record_ns: float) -> Cost:
 class Slices:
     """Takes slices of an endless input at a pace, and keeps how large and how long they were."""
 
-    pace: AdaptivePace = field(default_factory=lambda: AdaptivePace(ROWS_MAX))
+    pace: AdaptiveBatchSizer = field(default_factory=lambda: AdaptiveBatchSizer(ROWS_MAX))
     taken: list[tuple[int, float]] = field(default_factory=list)
 
     def take(self, count: int, cost: Cost) -> Slices:
@@ -155,7 +155,7 @@ def test_a_fixed_cost_that_becomes_one_of_the_records_is_noticed_though_no_slice
 
 def test_few_records_that_are_waited_for_do_not_make_later_slices_small() -> None:
     """A source that gives few at a time is not made to give fewer, however long a read takes."""
-    pace = AdaptivePace(ROWS_MAX)
+    pace = AdaptiveBatchSizer(ROWS_MAX)
     for _ in range(1_000):
         pace.took(min(10, pace.rows), 5 * MS)
     assert pace.rows >= 20
@@ -173,6 +173,6 @@ def test_after_a_slice_that_failed_one_record_is_taken() -> None:
 
 def test_where_heartbeats_are_frequent_no_slice_is_long() -> None:
     assert hold_ns_max(10_000) == HOLD_NS_MAX
-    pace = AdaptivePace(ROWS_MAX, hold_ns_max(200))
+    pace = AdaptiveBatchSizer(ROWS_MAX, hold_ns_max(200))
     slices = Slices(pace).take(100, costing(3 * MS, MS)).take(100, costing(3 * MS, MS))
     assert slices.longest_ns <= 2 * 10 * MS

@@ -52,13 +52,13 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshot.at_least_once import AtLeastOnceBarriers
-from crosscut.protocol.snapshot.halting import HaltingBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 
 Make = Callable[[tuple[ChannelId, ...], frozenset[ChannelId]], SnapshotProtocol]
-EXACT: list[Make] = [AlignedBarriers, UnalignedBarriers, AlignedThenUnaligned, HaltingBarriers]
+EXACT: list[Make] = [AlignedBarriers, UnalignedBarriers, AlignedThenUnaligned, StopTheWorldBarriers]
 PROTOCOLS = [*EXACT, AtLeastOnceBarriers]
 STEPS_MAX = 20_000
 
@@ -127,7 +127,7 @@ class World:
         self.sources = [one for one in self.tasks if not self.inputs[one]]
         self.rest = dict.fromkeys(self.sources, self.dice.randint(0, 12))
         # Nothing runs while one is taken halting, so there is no second one.
-        at_once = 1 if make is HaltingBarriers else at_once
+        at_once = 1 if make is StopTheWorldBarriers else at_once
         self.triggers_left, self.at_once, self.aborts = checkpoints, at_once, aborts
         self.next_record = self.next_id = 1
         # What the coordinator has said and the task has not heard yet, and what a task waits for.
@@ -219,9 +219,9 @@ class World:
     def send(self, channel: ChannelId) -> None:
         state = self.channels[channel]
         state.wire.append(state.unsent.popleft())
-        self.note_departures(channel.source)
+        self.note_sent(channel.source)
 
-    def note_departures(self, one: TaskId) -> None:
+    def note_sent(self, one: TaskId) -> None:
         for n in self.machines[one].departing:
             if not any(-n in self.channels[channel].unsent for channel in self.outputs[one]):
                 self.handle(one, BarrierDeparted(n))
@@ -262,7 +262,7 @@ class World:
     def handle(self, one: TaskId, event: TaskEvent) -> None:
         self.perform(one, self.machines[one].handle(event))
         if not self.outputs[one]:
-            self.note_departures(one)
+            self.note_sent(one)
 
     def perform(self, one: TaskId, effects: list[TaskEffect]) -> None:
         for effect in effects:

@@ -31,8 +31,8 @@ from crosscut.protocol.splits.rescaling import chains_of, copies_from, rescaled
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
-from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.rocksdb.database import chunks_of
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
@@ -42,7 +42,7 @@ from crosscut.task.items import LoggedBatch
 from crosscut.task.rerouting import rerouted
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.worker.backends import backend
-from crosscut.worker.state_at_hand import StateAtHand
+from crosscut.worker.local_state_cache import LocalStateCache
 
 T = TypeVar("T")
 STATEFUL = {"visits": ("last", "pages"), "limited": ("count", "processing timers")}
@@ -111,7 +111,7 @@ class Job:
         self.logs: dict[TaskId, list[LoggedBatch]] = {}
         self.record = 0
         self.states: dict[TaskId, KeyedState] = {}
-        self.at_hand = StateAtHand(backend("memory", None, groups))
+        self.at_hand = LocalStateCache(backend("memory", None, groups))
         for task, empty in self._empty("memory"):
             self.states[task] = empty
 
@@ -177,7 +177,7 @@ class Job:
             self.copies = [Counter(self.copies[copies_from(index, before)]) for index in range(parallelism)]
         of_task = {one.task: one.snapshot for one in snapshots}
         self.at_hand.close()
-        self.at_hand = StateAtHand(backend(kept, str(self.directory), self.groups))
+        self.at_hand = LocalStateCache(backend(kept, str(self.directory), self.groups))
         for task, empty in self._empty(kept):
             self.states[task] = self._restored(task, empty, of_task[task], before)
         self.logs = self._taken_over(of_task, before)
@@ -267,14 +267,14 @@ class Job:
         return begun
 
     def _restored(self, task: TaskId, empty: KeyedState, snapshot: Snapshot, before: int) -> KeyedState:
-        heritage = None
+        predecessor_state = None
         if self.parallelism != before:
             chains = chains_of(snapshot)
-            heritage = Heritage(
+            predecessor_state = PredecessorState(
                 chains, copies_from(task.index, len(chains)), lambda key: self.owner(key) == task.index
             )
         read, here = self.store.read_part, Here()
-        restoring = self.at_hand.restored(task, empty, self.n, snapshot.parts, read, here, heritage)  # type: ignore[arg-type]
+        restoring = self.at_hand.restored(task, empty, self.n, snapshot.parts, read, here, predecessor_state)  # type: ignore[arg-type]
         return asyncio.run(restoring)
 
     def _taken_over(self, snapshots: dict[TaskId, Snapshot], before: int) -> dict[TaskId, list[LoggedBatch]]:

@@ -100,8 +100,8 @@ class Member:
             return []
         self.task.tell_time(now_ms)
         self.task.run()
-        self.task.departures.flush()
-        items, self.task.outlets.outbox = self.task.outlets.outbox, []
+        self.task.output_buffers.flush()
+        items, self.task.task_effects.outbox = self.task.task_effects.outbox, []
         return [n for _, item in items if isinstance(item, Batch) for n in item.records]
 
 

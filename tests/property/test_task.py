@@ -34,7 +34,7 @@ from crosscut.task.outputs import build_output
 from crosscut.task.requests import CancelStore, CompleteState, StoreFrozen
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
-from crosscut.testing.simulator.pace import DrawnCourse
+from crosscut.testing.simulator.drawn_batch_sizer import DrawnTimeBudget
 
 WIDTH = 2
 WORKERS = range(WIDTH)
@@ -181,7 +181,7 @@ class World:
             splits=SplitQueue(source, unread),
             restored=snapshot,
         )
-        task.chain.follow(DrawnCourse(self.dice.randrange))
+        task.chain.follow(DrawnTimeBudget(self.dice.randrange))
 
     def add_fold(self, task_id: TaskId) -> None:
         snapshot = self.completed.get(task_id, Snapshot())
@@ -216,14 +216,14 @@ class World:
             parts=PartChain(self.completed_id, snapshot.parts),
             restored=snapshot,
         )
-        task.chain.follow(DrawnCourse(self.dice.randrange))
+        task.chain.follow(DrawnTimeBudget(self.dice.randrange))
 
     # What can happen next.
 
     def step(self) -> None:
         actions: list[Any] = [
             *((self.run, task) for task in self.tasks.values() if task.has_work),
-            *((self.flush, task) for task in self.tasks.values() if task.departures.has_buffered),
+            *((self.flush, task) for task in self.tasks.values() if task.output_buffers.has_buffered),
             *((self.deliver, channel) for channel, wire in self.wires.items() if wire),
             *((self.background, task_id) for task_id in self.tasks if self.has_background(task_id)),
             *((self.hear, index) for index, link in self.links.items() if link),
@@ -242,26 +242,26 @@ class World:
         self.drain(task)
 
     def flush(self, task: Task) -> None:
-        task.departures.flush()
+        task.output_buffers.flush()
         self.drain(task)
 
     def deliver(self, channel: ChannelId) -> None:
         self.tasks[channel.target].offer(channel, self.wires[channel].popleft())
 
     def drain(self, task: Task) -> None:
-        jobs, task.outlets.errands = task.outlets.errands, []
+        jobs, task.task_effects.errands = task.task_effects.errands, []
         for job in jobs:
             if isinstance(job, CancelStore):
                 self.cancelled.add(job.checkpoint_id)
             elif isinstance(job, StoreFrozen | CompleteState):
                 self.jobs.setdefault(task.task_id, deque()).append(job)
-        outbox, task.outlets.outbox = task.outlets.outbox, []
+        outbox, task.task_effects.outbox = task.task_effects.outbox, []
         for channel, item in outbox:
             if channel in self.wires:
                 self.wires[channel].append(item)
             else:
                 self.emitted += getattr(item, "records", [])
-        messages, task.outlets.messages = task.outlets.messages, []
+        messages, task.task_effects.messages = task.task_effects.messages, []
         for message in messages:
             match message:
                 case SnapshotAcknowledged(_, n, task_id, snapshot) if n == self.under_way:

@@ -27,7 +27,7 @@ from crosscut.foundation.ids import CheckpointId
 from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import SideOutput
 from crosscut.graph.windows import AggregateFold, CountFold, Fold, ProcessFold, ReduceFold, SumFold
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timed import NO_TIME
 from crosscut.operators.windows.aligned import AlignedWindows
 from crosscut.operators.windows.building import window_operator, window_state
@@ -98,8 +98,8 @@ class Run:
         operator = window_operator(
             "w", self.state, folding(case.fold), case.window, case.trigger, case.lateness_ms
         )
-        operator.course = Course()
-        operator.course.begin(self.rows_max)
+        operator.time_budget = TimeBudget()
+        operator.time_budget.begin(self.rows_max)
         if self.watermark != NO_TIME:
             # As a restored chain does, before anything else.
             self.left = [pairs(batch) for batch in advanced(operator, self.watermark)]

@@ -32,12 +32,12 @@ from crosscut.protocol.events import (
     CheckpointRequested,
     ClockRead,
     CutJudged,
+    DiscoveryFailed,
     EntryAppended,
     EntryRead,
     EntryRefused,
     EntryTaken,
     EntryUncertain,
-    FindingFailed,
     JobEvent,
     LinkClosed,
     LinkOpened,
@@ -57,9 +57,9 @@ from crosscut.protocol.events import (
     TimerKind,
     WorkersEnded,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec, Phase
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,
@@ -99,7 +99,7 @@ SPLITS = tuple(SplitAssignment(task, [[f"split {task.index}", 0, None, 1, 0]]) f
 CAUSE = FailureCause("ValueError", "bad record", "parse", "'x'", "Traceback ...")
 
 
-def job_terms(
+def coordinator_spec(
     *,
     failures_max: int = 10,
     delay_ms: int = 0,
@@ -116,13 +116,13 @@ def job_terms(
     dynamic_sources: tuple[tuple[VertexId, int], ...] = (),
     are_batches: bool = False,
     uncommitted_max: int = 4,
-) -> JobTerms:
-    return JobTerms(
+) -> CoordinatorSpec:
+    return CoordinatorSpec(
         identity=JobIdentity(driver, LINEAGE, "graph", 2, 8),
         tasks=frozenset(TASKS),
         sources=frozenset((S0, S1)),
         sinks=frozenset((K0, K1)),
-        checkpoints=CheckpointTerms(
+        checkpoints=CheckpointSpec(
             periodic,
             interval_ms,
             60_000,
@@ -221,8 +221,8 @@ def deletes(paths: tuple[str, ...]) -> list[JobEffect]:
 class Talk:
     """A conversation with a coordinator; every method returns the effects of its last event."""
 
-    def __init__(self, make: Callable[[JobTerms], Coordinator] = Coordinator, **terms: Any) -> None:
-        self.coordinator = make(job_terms(**terms))
+    def __init__(self, make: Callable[[CoordinatorSpec], Coordinator] = Coordinator, **terms: Any) -> None:
+        self.coordinator = make(coordinator_spec(**terms))
         self.coordinator.start()
 
     def hear(self, *events: JobEvent) -> list[JobEffect]:
@@ -280,7 +280,7 @@ class Talk:
         return self.message(0, TaskFailed(Epoch(epoch), K0, cause))
 
 
-def talk_in(phase: Phase, make: Callable[[JobTerms], Coordinator] = Coordinator) -> Talk:
+def talk_in(phase: Phase, make: Callable[[CoordinatorSpec], Coordinator] = Coordinator) -> Talk:
     """Return a conversation in epoch 1 that has come to `phase` (in CLAIMING: no epoch yet)."""
     talk = Talk(make, delay_ms=100)
     match phase:
@@ -367,7 +367,7 @@ def events() -> list[JobEvent]:
         LogTailRead(((at(1), SegmentOpened(claim(), None)), (at(2), completed(1)))),
         SplitsDiscovered(SPLITS),
         *(SplitsFound(Epoch(epoch), S0.vertex, [["split 7", 0, None, 1, 0]], 7) for epoch in (1, 2)),
-        *(FindingFailed(Epoch(epoch), S0.vertex, CAUSE) for epoch in (1, 2)),
+        *(DiscoveryFailed(Epoch(epoch), S0.vertex, CAUSE) for epoch in (1, 2)),
         *(EntryAppended(at(index)) for index in (1, 2, 3)),
         *(EntryTaken(at(index)) for index in (1, 2, 3)),
         *(EntryUncertain(at(index), "time out") for index in (1, 2, 3)),
@@ -402,7 +402,7 @@ def state_of(machine: Any) -> Any:
     }
 
 
-def check_stale_epochs_change_nothing(make: Callable[[JobTerms], Coordinator]) -> None:
+def check_stale_epochs_change_nothing(make: Callable[[CoordinatorSpec], Coordinator]) -> None:
     """Send every message of an older and of a newer epoch in every phase; nothing may come of it."""
     for phase in Phase:
         if phase in (Phase.CLAIMING, Phase.GATHERING, Phase.ENDED):

@@ -184,7 +184,10 @@ class Pair:
                 self.both(action, lambda: task.snapshots.alignment_timed_out(n))
             case ("transmit", channel):
                 name = self.site.graph.channel(channel)
-                assert modelled(task.departures.ends[name].waiting.popleft()) == self.model.unsent[channel][0]
+                assert (
+                    modelled(task.output_buffers.ends[name].waiting.popleft())
+                    == self.model.unsent[channel][0]
+                )
                 self._sent.append((channel, self.model.unsent[channel][0]))
                 self.both(action, lambda: None)
             case _:
@@ -249,22 +252,22 @@ class Pair:
             self._walk.hear(message)
 
     def _drain(self) -> list[WorkerMessage]:
-        """Take what stands in the outlets of the task, as the pool does."""
+        """Take what stands in the task effects of the task, as the pool does."""
         task = self.task
         while True:
-            jobs, task.outlets.errands = task.outlets.errands, []
+            jobs, task.task_effects.errands = task.task_effects.errands, []
             for job in jobs:
                 self._take_job(job)
-            outbox, task.outlets.outbox = task.outlets.outbox, []
+            outbox, task.task_effects.outbox = task.task_effects.outbox, []
             for channel, item in outbox:
                 if self.site.has_outboxes:
-                    task.departures.ends[channel].waiting.append(item)
+                    task.output_buffers.ends[channel].waiting.append(item)
                 else:
                     self._sent.append((channel.input, modelled(item)))
             task.emptied = []
-            if not (task.snapshots.note_departures() or task.outlets.errands or task.outlets.outbox):
+            if not (task.snapshots.note_sent() or task.task_effects.errands or task.task_effects.outbox):
                 break
-        messages, task.outlets.messages = task.outlets.messages, []
+        messages, task.task_effects.messages = task.task_effects.messages, []
         return messages
 
     def _take_job(self, job: Any) -> None:
@@ -306,10 +309,10 @@ class Pair:
         model, task, graph = self.model, self.task, self.site.graph
         for channel, queue in model.queues.items():
             name = graph.channel(channel)
-            found = task.intake.ends[name].queue.in_memory
+            found = task.input_gate.ends[name].queue.in_memory
             assert found == len(queue), f"{self} after {action}: {name}, {queue}"
         for channel, waiting in model.unsent.items():
-            own = [modelled(item) for item in task.departures.ends[graph.channel(channel)].waiting]
+            own = [modelled(item) for item in task.output_buffers.ends[graph.channel(channel)].waiting]
             assert own == waiting, f"{self} after {action}"
         assert dict(self.state.items()) == counts_of(model.state, graph), f"{self} after {action}"
         assert _multiset(self.writer.open) == model.open, f"{self} after {action}"

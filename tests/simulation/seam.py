@@ -28,9 +28,9 @@ from crosscut.foundation.ids import (
 from crosscut.host.failpoints import Failpoints
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec, Phase
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.log.recovery import JobIdentity, Predecessor
 from crosscut.protocol.messages import (
@@ -66,13 +66,13 @@ FIRED = ("trigger", "restart", "retry-append", "read-again")
 """Timers that end a wait; the others bound calls, which do not hang here."""
 
 
-def terms(driver: str, engine: Engine, follows: Predecessor | None) -> JobTerms:
-    return JobTerms(
+def terms(driver: str, engine: Engine, follows: Predecessor | None) -> CoordinatorSpec:
+    return CoordinatorSpec(
         identity=JobIdentity(driver, Lineage(driver), "graph", 1, 8, follows=follows),
         tasks=frozenset((SOURCE, SINK)),
         sources=frozenset((SOURCE,)),
         sinks=frozenset((SINK,)),
-        checkpoints=CheckpointTerms(True, 10, 60_000, 10, 0, 1, are_batches=engine == "micro-batch"),
+        checkpoints=CheckpointSpec(True, 10, 60_000, 10, 0, 1, are_batches=engine == "micro-batch"),
         restart=RestartPolicy(100, 300_000, 0, 0, 0, 3),
         retain=2,
         heartbeat_timeout_ms=4_000,

@@ -13,7 +13,7 @@ from tests.simulation.planted import must_break
 
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.splits import discovery as finding
-from crosscut.protocol.splits.discovery import SplitFinding
+from crosscut.protocol.splits.discovery import SplitDiscovery
 from crosscut.task.splits import SplitQueue
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault, options_of
 
@@ -81,15 +81,15 @@ def test_each_split_is_read_once_where_a_source_has_to_wait_until_enough_is_read
 ) -> None:
     monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 30)
     monkeypatch.setattr(finding, "ENDED_IDS_MAX", 1)
-    is_enough = SplitFinding._is_enough
+    is_enough = SplitDiscovery._is_enough
     held: Counter[bool] = Counter()
 
-    def noting(self: SplitFinding, *others: Any) -> bool:
+    def noting(self: SplitDiscovery, *others: Any) -> bool:
         found = is_enough(self, *others)
         held[found] += 1
         return found
 
-    monkeypatch.setattr(SplitFinding, "_is_enough", noting)
+    monkeypatch.setattr(SplitDiscovery, "_is_enough", noting)
     # It is asked again only when splits have ended.
     lives(*(replace(world(seed, PROTOCOLS[seed % 4]), stays_open=False) for seed in range(8)))
     assert held[True] and held[False], "they waited, and not for ever"
@@ -105,7 +105,7 @@ def test_a_split_that_is_known_to_a_checkpoint_and_not_in_it_is_found(
 ) -> None:
     """Planted: the entry says what is known when it is appended. Such a split would be lost."""
     monkeypatch.setattr(
-        SplitFinding,
+        SplitDiscovery,
         "known_at",
         lambda self, n, **others: tuple(search.newest for search in self._searches.values()),
     )

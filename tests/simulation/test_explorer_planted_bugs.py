@@ -33,9 +33,9 @@ from tests.simulation.planted_barriers import (
 from crosscut.foundation.ids import CheckpointId, LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.checkpoint import retention, series
+from crosscut.protocol.checkpoint import checkpoint_sequence, retention
 from crosscut.protocol.checkpoint.checkpoints import Checkpoints
-from crosscut.protocol.checkpoint.pending import Collecting, Whole
+from crosscut.protocol.checkpoint.pending import PendingCheckpoints, Whole
 from crosscut.protocol.checkpoint.savepoints import Savepoints
 from crosscut.protocol.checkpoint.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.job.coordinator import Coordinator
@@ -233,7 +233,7 @@ class Patch:
 
 
 def without_a_sink(
-    self: Collecting, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
+    self: PendingCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
 ) -> Whole | None:
     """Completes when all but the last task have acknowledged."""
     pending = self._pending.get(checkpoint_id)
@@ -250,11 +250,11 @@ def without_a_sink(
         self._tasks = whole
 
 
-original_acknowledge = Collecting.acknowledge
+original_acknowledge = PendingCheckpoints.acknowledge
 
 
 def counting(
-    self: Collecting, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
+    self: PendingCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
 ) -> Whole | None:
     """Counts acknowledgements: one that comes twice stands for another task's."""
     pending = self._pending.get(checkpoint_id)
@@ -338,7 +338,7 @@ def closes_all_loops_with_the_first(loops: Sequence[Component], shown: Stillness
     return tuple(head for loop in loops for head in loop.heads) if is_any else ()
 
 
-plain_heads = series.heads_to_close
+plain_heads = checkpoint_sequence.heads_to_close
 
 
 original_claim = recovery.claim
@@ -470,12 +470,12 @@ BUGS: dict[str, tuple[Callable[[], str], str]] = {
 
 PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     "complete without a sink's acknowledgement": (
-        Patch(Collecting, "acknowledge", without_a_sink),
+        Patch(PendingCheckpoints, "acknowledge", without_a_sink),
         lambda: found("two sinks", "aligned", Make()),
         CUT,
     ),
     "counting instead of remembering": (
-        Patch(Collecting, "acknowledge", counting),
+        Patch(PendingCheckpoints, "acknowledge", counting),
         lambda: found("edge", "aligned", Make(), repeats=1),
         CUT,
     ),
@@ -496,22 +496,22 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         "I8",
     ),
     "loops closed while a record circles": (
-        Patch(series, "heads_to_close", closes_loops_while_records_go_round),
+        Patch(checkpoint_sequence, "heads_to_close", closes_loops_while_records_go_round),
         lambda: found("loop", "unaligned", Make()),
         "F5",
     ),
     "loops closed while a count has its results to say": (
-        Patch(series, "heads_to_close", closes_loops_when_nothing_is_logged),
+        Patch(checkpoint_sequence, "heads_to_close", closes_loops_when_nothing_is_logged),
         lambda: found("loop, count, loop", "aligned", Make()),
         "F5",
     ),
     "loops closed while the end of input is on its way to a count": (
-        Patch(series, "heads_to_close", closes_loops_when_nothing_is_logged),
+        Patch(checkpoint_sequence, "heads_to_close", closes_loops_when_nothing_is_logged),
         lambda: found("count, loop, count", "unaligned", Make()),
         "F5",
     ),
     "all loops closed with the first one": (
-        Patch(series, "heads_to_close", closes_all_loops_with_the_first),
+        Patch(checkpoint_sequence, "heads_to_close", closes_all_loops_with_the_first),
         lambda: found("loop, count, loop", "halting", Make()),
         "F5",
     ),

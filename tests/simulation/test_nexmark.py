@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from examples import nexmark
 from examples.nexmark import QUERIES, Auction, Bid, Event, Person, asked, event, flow_of
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut import Windowed
@@ -228,7 +228,7 @@ def test_a_question_is_answered_in_batches_as_well_whatever_becomes_of_attempts(
         checkpoint_dir=tmp_path / "checkpoints",
         checkpoint_interval="10ms",
     )
-    storm = Weather(doubled=0.2, torn=0.1, lost=0.1)
+    storm = FaultProfile(doubled=0.2, torn=0.1, lost=0.1)
     end, _ = run_batches(
         flow.compile(2, 128), settings, lambda graph, url: LocalJobs(graph, url, Random(7), storm)
     )

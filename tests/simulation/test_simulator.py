@@ -30,7 +30,7 @@ from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
 from crosscut.protocol.snapshot import aligned
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
-from crosscut.protocol.worker.lifecycle import Obedience, WorkerEffect
+from crosscut.protocol.worker.lifecycle import WorkerEffect, WorkerLifecycle
 from crosscut.testing.simulator.driver import WatchedDriver
 from crosscut.testing.simulator.options import FAULT_KINDS, MOMENTS, PROTOCOLS, THEMES, options_of
 from crosscut.testing.simulator.oracle import Cut, run_from
@@ -99,7 +99,7 @@ def seen() -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, SnapshotProtocol, "handle", "effect")
         watch(patch, Committer, "handle", "effect")
-        watch(patch, Obedience, "handle", "effect")
+        watch(patch, WorkerLifecycle, "handle", "effect")
         watch(patch, LogWriter, "handle", "verdict")
         watch(patch, WatchedWorker, "_told", "message")
         watch(patch, WatchedDriver, "link_message", "message")

@@ -21,14 +21,14 @@ from crosscut.net import mesh
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import IncomingChannel
 from crosscut.net.mesh import Mesh
-from crosscut.net.neighbours import Neighbour
+from crosscut.net.peer_links import PeerLink
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.checkpoint import retention
+from crosscut.protocol.checkpoint.checkpoint_sequence import Series
 from crosscut.protocol.checkpoint.checkpoints import Checkpoints, Failed
-from crosscut.protocol.checkpoint.pending import Collecting, Whole
+from crosscut.protocol.checkpoint.global_committer import GlobalCommitter
+from crosscut.protocol.checkpoint.pending import PendingCheckpoints, Whole
 from crosscut.protocol.checkpoint.retention import Retention
-from crosscut.protocol.checkpoint.series import Series
-from crosscut.protocol.checkpoint.single_committer import Together
 from crosscut.protocol.checkpoint.triggering import Triggering
 from crosscut.protocol.effects import (
     AppendEntry,
@@ -52,7 +52,7 @@ from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.workers import Place, WorkerRegistry
+from crosscut.protocol.job.workers import RegisteredAttempt, WorkerRegistry
 from crosscut.protocol.log import segments
 from crosscut.protocol.log import writer as job_log
 from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry, SegmentOpened
@@ -72,7 +72,7 @@ from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.splits import rescaling
-from crosscut.protocol.worker.lifecycle import Obedience, WorkerEffect
+from crosscut.protocol.worker.lifecycle import WorkerEffect, WorkerLifecycle
 from crosscut.state import parts as parts_module
 from crosscut.state import slot_parts as slot_parts_module
 from crosscut.state import slots as slots_module
@@ -87,10 +87,10 @@ from crosscut.task import channel_log, rerouting
 from crosscut.task import task as task_module
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
-from crosscut.task.departures import Departures
 from crosscut.task.ending import TaskEnding
 from crosscut.task.flow_control import Credit, ReceivingEnd, SendingEnd
 from crosscut.task.items import Barrier, LoggedBatch
+from crosscut.task.output_buffers import OutputBuffers
 from crosscut.task.requests import PrepareTransaction
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.task import Task
@@ -104,7 +104,7 @@ from crosscut.testing.simulator.options import (
 )
 from crosscut.wire.frames import Frame, FrameType
 from crosscut.wire.handshake import Verdict
-from crosscut.wire.lanes import Lanes, Piece
+from crosscut.wire.send_queues import Piece, SendQueues
 from crosscut.worker import deployment
 from crosscut.worker.background import BackgroundWork, Threads
 from crosscut.worker.pool import TaskPool
@@ -169,7 +169,7 @@ def marks_delivered_as_records(patch: pytest.MonkeyPatch) -> None:
         plain(self, channel)
         mark, self.marks._under_way = self.marks._under_way, None
         if mark is not None and not self.chain.is_midway:
-            self.departures.add(Batch([mark], [mark.source]))
+            self.output_buffers.add(Batch([mark], [mark.source]))
 
     patch.setattr(Task, "_deliver", deliver)
 
@@ -206,22 +206,24 @@ def barrier_to_another_worker_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def output_not_flushed_before_a_barrier(patch: pytest.MonkeyPatch) -> None:
-    def send_to_all(self: Departures, item: Any) -> None:
+    def send_to_all(self: OutputBuffers, item: Any) -> None:
         if not isinstance(item, Barrier):
             self.flush()
-        self._outlets.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
+        self._task_effects.outbox += [
+            (channel, item) for output in self.outputs for channel in output.channels
+        ]
 
-    patch.setattr(Departures, "send_to_all", send_to_all)
+    patch.setattr(OutputBuffers, "send_to_all", send_to_all)
 
 
 def what_the_first_task_has_not_committed_yet_left_out(patch: pytest.MonkeyPatch) -> None:
-    plain = Together.gathered
+    plain = GlobalCommitter.gathered
 
-    def gathered(self: Together, entry: CheckpointCompleted) -> CheckpointCompleted:
+    def gathered(self: GlobalCommitter, entry: CheckpointCompleted) -> CheckpointCompleted:
         self._kept = {}
         return plain(self, entry)
 
-    patch.setattr(Together, "gathered", gathered)
+    patch.setattr(GlobalCommitter, "gathered", gathered)
 
 
 def each_task_commits_what_it_has_staged_itself(patch: pytest.MonkeyPatch) -> None:
@@ -427,8 +429,8 @@ def record_behind_a_full_buffer_lost(patch: pytest.MonkeyPatch) -> None:
     plain = Task._emit
 
     def emit(self: Task, batch: Batch) -> None:
-        is_full = self.departures.outputs and any(
-            output.buffered_rows > 1 for output in self.departures.outputs
+        is_full = self.output_buffers.outputs and any(
+            output.buffered_rows > 1 for output in self.output_buffers.outputs
         )
         if not (is_full and len(batch) == 1 and self.records_in % 5 == 0):
             plain(self, batch)
@@ -481,13 +483,13 @@ def built_on_a_snapshot_of_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch
 
 def final_once_the_sources_are_drained(patch: pytest.MonkeyPatch) -> None:
     """As the sources are now; what the cut holds is not looked at."""
-    plain = Collecting._whole
+    plain = PendingCheckpoints._whole
 
-    def whole(self: Collecting, *arguments: Any) -> Whole | None:
+    def whole(self: PendingCheckpoints, *arguments: Any) -> Whole | None:
         found = plain(self, *arguments)
         return found and replace(found, entry=replace(found.entry, is_final=self.is_drained))
 
-    patch.setattr(Collecting, "_whole", whole)
+    patch.setattr(PendingCheckpoints, "_whole", whole)
 
 
 def stop_that_could_not_commit_says_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -587,8 +589,8 @@ def overtaken_output_left_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
 def waiting_input_left_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
     def start_log(self: Snapshots, n: CheckpointId, channels: Any) -> None:
         for channel in channels:
-            if self._intake.waits(channel, Barrier(n)):
-                self._intake.take_out(channel, Barrier(n))
+            if self._input_gate.waits(channel, Barrier(n)):
+                self._input_gate.take_out(channel, Barrier(n))
                 self.handle(BarrierArrived(channel, n))
 
     patch.setattr(Snapshots, "_start_log", start_log)
@@ -599,13 +601,13 @@ def stored_before_all_inputs_are_logged(patch: pytest.MonkeyPatch) -> None:
 
     def start_log(self: Snapshots, n: CheckpointId, channels: Any) -> None:
         for channel in channels:
-            for waiting in self._intake.ends[channel].queue.in_front_of(Barrier(n)):
+            for waiting in self._input_gate.ends[channel].queue.in_front_of(Barrier(n)):
                 if isinstance(waiting, Batch):
                     self._log(n, channel, waiting, by_sender=False)
                 else:
                     self._captures.log_blocks(n, waiting)
-            if self._intake.waits(channel, Barrier(n)):
-                self._intake.take_out(channel, Barrier(n))
+            if self._input_gate.waits(channel, Barrier(n)):
+                self._input_gate.take_out(channel, Barrier(n))
                 if n in self._protocol.logging(channel):
                     self.handle(BarrierArrived(channel, n))
 
@@ -697,7 +699,7 @@ def back_edge_that_does_not_spill(patch: pytest.MonkeyPatch) -> None:
 
 def sender_not_woken_when_its_channel_is_read(patch: pytest.MonkeyPatch) -> None:
     def credited(self: TaskPool, channel: ChannelId, credit: Credit) -> None:
-        self._by_output[channel].task.departures.ends[channel].credited(credit)
+        self._by_output[channel].task.output_buffers.ends[channel].credited(credit)
 
     patch.setattr(TaskPool, "credited", credited)
 
@@ -747,7 +749,7 @@ def barrier_reported_as_departed_before_it_waits(patch: pytest.MonkeyPatch) -> N
     """What is sent to oneself comes back in the midst of it, when the rest has left the outlet."""
 
     def drain(self: TaskRunner, elapsed_us: int = 0) -> None:
-        outbox, self.task.outlets.outbox = self.task.outlets.outbox, []
+        outbox, self.task.task_effects.outbox = self.task.task_effects.outbox, []
         for channel, item in outbox:
             self._pool.send(self, channel, item)
         plain(self, elapsed_us)
@@ -764,18 +766,18 @@ def tasks_act_on_after_one_has_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_deployment_obeyed(patch: pytest.MonkeyPatch) -> None:
-    plain = Obedience._deploy
+    plain = WorkerLifecycle._deploy
 
-    def deploy(self: Obedience, word: DeployTasks) -> list[WorkerEffect]:
+    def deploy(self: WorkerLifecycle, word: DeployTasks) -> list[WorkerEffect]:
         self._newest = Epoch(0)
         return plain(self, word)
 
-    patch.setattr(Obedience, "_deploy", deploy)
+    patch.setattr(WorkerLifecycle, "_deploy", deploy)
 
 
 def halt_of_an_older_epoch_obeyed(patch: pytest.MonkeyPatch) -> None:
-    plain = Obedience._halt
-    patch.setattr(Obedience, "_halt", lambda self, epoch: plain(self, self._newest))
+    plain = WorkerLifecycle._halt
+    patch.setattr(WorkerLifecycle, "_halt", lambda self, epoch: plain(self, self._newest))
 
 
 def given_up_part_not_deleted(patch: pytest.MonkeyPatch) -> None:
@@ -785,7 +787,7 @@ def given_up_part_not_deleted(patch: pytest.MonkeyPatch) -> None:
 def address_of_a_replacement_not_told(patch: pytest.MonkeyPatch) -> None:
     plain = WorkerRegistry._hold
 
-    def hold(self: WorkerRegistry, index: WorkerIndex, place: Place) -> None:
+    def hold(self: WorkerRegistry, index: WorkerIndex, place: RegisteredAttempt) -> None:
         number = self._number.get(index)
         plain(self, index, place)
         self._number[index] = number or self._number[index]
@@ -805,7 +807,7 @@ def heartbeat_of_another_attempt_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def channel_of_an_older_epoch_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Neighbour, "abandon", lambda self: None)
+    patch.setattr(PeerLink, "abandon", lambda self: None)
 
 
 def loss_of_a_connection_not_reported(patch: pytest.MonkeyPatch) -> None:
@@ -834,27 +836,27 @@ def credit_given_to_another_channel(patch: pytest.MonkeyPatch) -> None:
 
 def frame_delivered_to_another_channel(patch: pytest.MonkeyPatch) -> None:
     """The second batch of a channel goes to the next that comes from the same worker."""
-    plain = Neighbour.received
+    plain = PeerLink.received
 
-    def received(self: Neighbour, frame: Frame) -> None:
+    def received(self: PeerLink, frame: Frame) -> None:
         coming = [number for number, one in enumerate(self._channels) if isinstance(one, IncomingChannel)]
         if frame.kind is FrameType.BATCH and frame.sequence == 2 and len(coming) > 1:
             other = coming[(coming.index(frame.channel) + 1) % len(coming)]
             frame = replace(frame, channel=other)
         plain(self, frame)
 
-    patch.setattr(Neighbour, "received", received)
+    patch.setattr(PeerLink, "received", received)
 
 
 def barrier_held_up_by_what_another_channel_lacks(patch: pytest.MonkeyPatch) -> None:
-    """Where one channel has no credit, nothing is sent on its neighbours either."""
+    """Where one channel has no credit, nothing is sent on its peer links either."""
     plain = TaskPool.send_on
 
     def send_on(self: TaskPool, sender: TaskRunner, channel: ChannelId) -> None:
         near = [at for at in self._outgoing if at.target.index == channel.target.index]
-        ends = [self._by_output[at].task.departures.ends[at] for at in near]
+        ends = [self._by_output[at].task.output_buffers.ends[at] for at in near]
         if channel in self._outgoing and any(one.is_used_up for one in ends):
-            sender.task.departures.look(channel)
+            sender.task.output_buffers.look(channel)
         else:
             plain(self, sender, channel)
 
@@ -863,9 +865,9 @@ def barrier_held_up_by_what_another_channel_lacks(patch: pytest.MonkeyPatch) -> 
 
 def pieces_of_two_channels_mixed(patch: pytest.MonkeyPatch) -> None:
     """One list of pieces for the whole connection."""
-    plain = Neighbour.carry
+    plain = PeerLink.carry
 
-    def carry(self: Neighbour, *args: Any) -> None:
+    def carry(self: PeerLink, *args: Any) -> None:
         plain(self, *args)
         pieces: list[Any] = []
         for channel in self.incoming.values():
@@ -883,28 +885,28 @@ def pieces_of_two_channels_mixed(patch: pytest.MonkeyPatch) -> None:
             shared.clear()
             self._pieces = shared
 
-    patch.setattr(Neighbour, "carry", carry)
+    patch.setattr(PeerLink, "carry", carry)
     patch.setattr(IncomingChannel, "_keep", keep)
     patch.setattr(IncomingChannel, "received", received)
 
 
 def lanes_not_emptied_when_there_is_room_again(patch: pytest.MonkeyPatch) -> None:
-    def resume_writing(self: Neighbour) -> None:
+    def resume_writing(self: PeerLink) -> None:
         self._is_clogged = False
 
-    patch.setattr(Neighbour, "resume_writing", resume_writing)
+    patch.setattr(PeerLink, "resume_writing", resume_writing)
 
 
 def rest_of_a_batch_sent_after_what_follows_it(patch: pytest.MonkeyPatch) -> None:
-    plain = Lanes.take
+    plain = SendQueues.take
 
-    def take(self: Lanes) -> Piece:
+    def take(self: SendQueues) -> Piece:
         piece = plain(self)
         if piece.kind is FrameType.PIECE:
             self._lanes[piece.channel].rotate(-1)
         return piece
 
-    patch.setattr(Lanes, "take", take)
+    patch.setattr(SendQueues, "take", take)
 
 
 def connection_kept_for_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -987,10 +989,10 @@ def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> 
 
 def key_group_with_two_owners(patch: pytest.MonkeyPatch) -> None:
     """A task of another parallelism keeps all keys of the parts that it reads."""
-    plain = deployment.Heritage
+    plain = deployment.PredecessorState
     patch.setattr(
         deployment,
-        "Heritage",
+        "PredecessorState",
         lambda chains, copies, owns, whole: plain(chains, copies, owns, frozenset(range(len(chains)))),
     )
 

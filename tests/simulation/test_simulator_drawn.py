@@ -29,8 +29,8 @@ from crosscut.operators.timed import TimedOperator
 from crosscut.operators.windows.aligned import AlignedWindows
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.task.chain import Chain
-from crosscut.task.departures import Departures
 from crosscut.task.items import Barrier, EndOfInput
+from crosscut.task.output_buffers import OutputBuffers
 from crosscut.testing.simulator.options import PROTOCOLS
 
 SEEDS = 240
@@ -269,16 +269,16 @@ def sides_are_taken_a_batch_later(patch: pytest.MonkeyPatch) -> None:
 def no_barrier_on_side_outputs(patch: pytest.MonkeyPatch) -> None:
     """A barrier goes only where what an operator returns goes: whoever reads the others waits for it."""
 
-    def send_to_all(self: Departures, item: Barrier | EndOfInput) -> None:
+    def send_to_all(self: OutputBuffers, item: Barrier | EndOfInput) -> None:
         self.flush()
-        self._outlets.outbox += [
+        self._task_effects.outbox += [
             (channel, item)
             for output in self.outputs
             if output.side is None or isinstance(item, EndOfInput)
             for channel in output.channels
         ]
 
-    patch.setattr(Departures, "send_to_all", send_to_all)
+    patch.setattr(OutputBuffers, "send_to_all", send_to_all)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from crosscut.foundation.ids import TaskId
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshots import TaskSnapshot
 from crosscut.protocol.splits import rescaling
-from crosscut.state.heritage import Heritage
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.task import rerouting
 from crosscut.testing.simulator.options import PROTOCOLS, Options, PlannedFault, options_of
 from crosscut.testing.simulator.world import World
@@ -155,12 +155,12 @@ def sources_forget(patch: pytest.MonkeyPatch) -> None:
 
 
 def timers_lost(patch: pytest.MonkeyPatch) -> None:
-    plain = Heritage.blocks
+    plain = PredecessorState.blocks
 
-    def blocks(self: Heritage, *arguments: Any) -> Iterator[Any]:
+    def blocks(self: PredecessorState, *arguments: Any) -> Iterator[Any]:
         return (one for one in plain(self, *arguments) if one.table != EVENT_TIMERS)
 
-    patch.setattr(Heritage, "blocks", blocks)
+    patch.setattr(PredecessorState, "blocks", blocks)
 
 
 def splits_dropped(patch: pytest.MonkeyPatch) -> None:

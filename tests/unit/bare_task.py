@@ -1,4 +1,4 @@
-"""A task without a worker: how it is made, and what it has left in its outlets, which are then empty."""
+"""A task without a worker: how it is made, and what it has left in its task effects, which are then empty."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def offer(task: Task, channel: ChannelId, *items: Any) -> None:
 
 def sent(task: Task) -> list[Any]:
     """Return (channel, records) for batches, (channel, item) for the rest."""
-    items, task.outlets.outbox = task.outlets.outbox, []
+    items, task.task_effects.outbox = task.task_effects.outbox, []
     return [(channel, item.records if isinstance(item, Batch) else item) for channel, item in items]
 
 
 def said(task: Task) -> list[Any]:
     """Return the messages to the coordinator."""
-    messages, task.outlets.messages = task.outlets.messages, []
+    messages, task.task_effects.messages = task.task_effects.messages, []
     return messages
 
 
 def asked(task: Task) -> list[Any]:
     """Return the errands, without that pauses are to be noted: each capture asks for that."""
-    errands, task.outlets.errands = task.outlets.errands, []
+    errands, task.task_effects.errands = task.task_effects.errands, []
     return [errand for errand in errands if not isinstance(errand, NotePause)]

@@ -3,10 +3,10 @@
 from tests.simulation.conversation import registration
 
 from crosscut.foundation.ids import WorkerIndex
-from crosscut.protocol.job.workers import Admit, KeepOnStandby, Place, TurnAway, admission
+from crosscut.protocol.job.workers import Admit, KeepOnStandby, RegisteredAttempt, TurnAway, admission
 
-HELD = {WorkerIndex(0): Place(11, registration(0, 1))}
-WAITING = {WorkerIndex(0): Place(12, registration(0, 2))}
+HELD = {WorkerIndex(0): RegisteredAttempt(11, registration(0, 1))}
+WAITING = {WorkerIndex(0): RegisteredAttempt(12, registration(0, 2))}
 
 
 def test_a_free_place_is_given_to_whoever_comes() -> None:

@@ -19,9 +19,9 @@ from crosscut.foundation.ids import Epoch
 from crosscut.host.alarms import LoopAlarm, NewAlarm, system_alarm
 from crosscut.host.clock import SystemClock
 from crosscut.host.failpoints import Failpoints
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.protocol.messages import WorkerMessage
-from crosscut.worker.pace import Pace
+from crosscut.worker.batch_sizer import BatchSizer
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.runner import REST_NS, RESTS_MAX
 
@@ -178,11 +178,11 @@ class CountedClock(SystemClock):
         return time.monotonic_ns()
 
 
-class SteadyPace(Pace):
+class SteadyPace(BatchSizer):
     """A full batch each time."""
 
     def __init__(self) -> None:
-        self.rows, self.patience_ns, self.course = 100, 10**12, Course()
+        self.rows, self.patience_ns, self.time_budget = 100, 10**12, TimeBudget()
 
     def took(self, rows: int, elapsed_ns: int) -> None: ...
 

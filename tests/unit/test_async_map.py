@@ -25,8 +25,8 @@ from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
-from crosscut.protocol.snapshot.halting import HaltingBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 from crosscut.state.keyed import KeyedState
 from crosscut.task.items import Barrier, EndOfInput
 from crosscut.task.requests import StoreFrozen
@@ -268,7 +268,7 @@ class Running:
             self.task.run()
 
     def asked(self) -> list[Any]:
-        errands, self.task.outlets.errands = self.task.outlets.errands, []
+        errands, self.task.task_effects.errands = self.task.task_effects.errands, []
         calls = [one for one in errands if isinstance(one, StartCall)]
         self.site.asked += calls
         self.stored = [one.frozen for one in errands if isinstance(one, StoreFrozen)]
@@ -285,15 +285,15 @@ class Running:
 def test_records_wait_in_the_inputs_while_all_calls_are_under_way_and_a_barrier_does_not() -> None:
     running = Running(AlignedBarriers)
     running.offer(A, [1, 2, 3, 4, 5])
-    assert running.asked() == [1, 2] and running.task.intake.queued_rows == 3
+    assert running.asked() == [1, 2] and running.task.input_gate.queued_rows == 3
     running.offer(A, Barrier(N1))
-    assert running.task.intake.queued_rows == 0 and running.site.rows == [1, 2, 3, 4, 5]
+    assert running.task.input_gate.queued_rows == 0 and running.site.rows == [1, 2, 3, 4, 5]
     running.offer(B, [6], Barrier(N1))
     assert running.sent() == [Barrier(N1)]
     assert running.asked() == [] and [one.is_calling for one in running.stored] == [True]
     assert running.site.rows == [1, 2, 3, 4, 5, 6]
     running.offer(A, [7])
-    assert running.task.intake.queued_rows == 1
+    assert running.task.input_gate.queued_rows == 1
 
 
 def test_a_task_is_at_rest_when_all_results_have_gone_on() -> None:
@@ -306,8 +306,8 @@ def test_a_task_is_at_rest_when_all_results_have_gone_on() -> None:
         running.offer(A, Barrier(n))
         running.offer(B, Barrier(n))
         running.task.snapshots.stored(n, None, 0)
-        found += [one.snapshot.at_rest for one in running.task.outlets.messages]  # type: ignore[union-attr]
-        running.task.outlets.messages.clear()
+        found += [one.snapshot.at_rest for one in running.task.task_effects.messages]  # type: ignore[union-attr]
+        running.task.task_effects.messages.clear()
         if n == N1:
             running.returned(1)
     assert found == [False, True]
@@ -342,7 +342,7 @@ def test_who_waits_for_a_call_is_not_idle() -> None:
 
 def test_no_result_goes_on_while_the_task_stands_still_for_a_snapshot() -> None:
     """A task after it may not have captured yet: it would have the result, and this one the call."""
-    running = Running(HaltingBarriers)
+    running = Running(StopTheWorldBarriers)
     running.offer(A, [1], Barrier(N1))
     running.offer(B, Barrier(N1))
     running.asked()

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 from tests.unit.endless import Goes
 
 import crosscut as cc
@@ -32,7 +32,7 @@ from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.simulator.sources import ReplayedSource
 
 Click = tuple[str, int]
-STORM = Weather(doubled=0.3, torn=0.2, lost=0.1)
+STORM = FaultProfile(doubled=0.3, torn=0.2, lost=0.1)
 NOT_YET, AT_50 = WatermarkHold(None), WatermarkHold(50)
 HISTORY = [(f"user-{number % 7}", (number * 37) % 100) for number in range(200)]
 """In no order of time."""

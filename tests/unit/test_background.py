@@ -23,8 +23,8 @@ from crosscut.state.keyed import KeyedState
 from crosscut.state.table import ROWS_PER_BLOCK
 from crosscut.worker import background
 from crosscut.worker.background import Threads
+from crosscut.worker.local_state_cache import LocalStateCache
 from crosscut.worker.pool import TaskPool
-from crosscut.worker.state_at_hand import StateAtHand
 
 TASK = TaskId(VertexId("out"), 0)
 N1 = CheckpointId(1)
@@ -271,7 +271,7 @@ def test_state_is_loaded_in_slices_and_the_loop_serves_others_in_between() -> No
 
     async def work() -> None:
         pool = pool_of([])
-        at_hand = StateAtHand()
+        at_hand = LocalStateCache()
         is_loaded = False
 
         async def heartbeats() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
-from crosscut.protocol.checkpoint import single_committer as together_module
+from crosscut.protocol.checkpoint import global_committer as together_module
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch import batches as module
 from crosscut.protocol.microbatch import effects as do

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
@@ -79,7 +79,7 @@ def output(build: Callable[[Any], Any], by_ms: int, backend: BackendName, direct
     graph = flow.compile(1, 128)
 
     def made(graph: Any, url: str) -> LocalJobs:
-        return LocalJobs(graph, url, Random(1), Weather(), backend)
+        return LocalJobs(graph, url, Random(1), FaultProfile(), backend)
 
     end, _ = run_batches(graph, settings, made)
     assert end is not None and end.outcome == "finished", end

@@ -15,10 +15,10 @@ from crosscut.errors import UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import SideOutput
 from crosscut.operators.combining import CombinedCount
-from crosscut.operators.course import Course
 from crosscut.operators.keyed import Aggregate, Count
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.state.keyed import KeyedState
 from crosscut.task.chain import Chain
 
@@ -32,9 +32,9 @@ class Site:
 
     def __init__(self, *operators: Operator) -> None:
         self.out: list[Any] = []
-        self.course = Course()
+        self.time_budget = TimeBudget()
         self.chain = Chain(operators, lambda batch: self.out.extend(batch.records), _nobody)
-        self.chain.follow(self.course)
+        self.chain.follow(self.time_budget)
 
     def process(self, records: list[Any], keys: list[Any] | None = None) -> Batch | None:
         self.chain.begin(1_000)
@@ -48,7 +48,7 @@ class Site:
 def stopping_at(site: Callable[[], Site], records: set[Any], function: Callable[[Any], Any]) -> Any:
     def stop(record: Any) -> Any:
         if record in records:
-            site().course.stop()
+            site().time_budget.stop()
         return function(record)
 
     return stop
@@ -93,7 +93,7 @@ def test_a_stop_at_the_last_record_begins_with_no_other_operator() -> None:
 def test_a_slice_that_is_over_before_its_first_record_gives_all_of_them_back() -> None:
     site = Site(Map("m", str))
     site.chain.begin(1_000)
-    site.course.stop()
+    site.time_budget.stop()
     rest = site.chain.process(Batch([1, 2]))
     assert rest is not None
     assert (rest.records, site.out, site.chain.is_halfway) == ([1, 2], [], False)
@@ -104,7 +104,7 @@ def test_keys_go_back_with_their_records() -> None:
 
     def add(total: int, n: int) -> int:
         if n == 2:
-            site.course.stop()
+            site.time_budget.stop()
         return total + n
 
     site = Site(Aggregate("sum", state, "updates", add))
@@ -125,7 +125,7 @@ def test_records_that_are_their_own_keys_stay_so() -> None:
 
 def test_the_record_to_blame_is_the_right_one_after_a_stop() -> None:
     def wrong(n: int) -> int:
-        site.course.stop()
+        site.time_budget.stop()
         raise ValueError("no")
 
     site = Site(Map("m", wrong))
@@ -134,7 +134,7 @@ def test_the_record_to_blame_is_the_right_one_after_a_stop() -> None:
     assert raised.value.record == "7"
 
 
-class ByDice(Course):
+class ByDice(TimeBudget):
     """Ends slices where the dice say so."""
 
     def __init__(self, seed: int) -> None:
@@ -163,11 +163,11 @@ def test_wherever_slices_end_the_chain_gives_what_it_gives_without(
     whole = Site(*operators(KeyedState(int), lambda record: record))
     for batch in batches:
         assert whole.process(list(batch), list(batch)) is None
-    course = ByDice(seed)
+    time_budget = ByDice(seed)
     state = KeyedState(int)
-    cut = Site(*operators(state, course.roll))
-    cut.course = course
-    cut.chain.follow(course)
+    cut = Site(*operators(state, time_budget.roll))
+    cut.time_budget = time_budget
+    cut.chain.follow(time_budget)
     for batch in batches:
         waiting: Batch | None = Batch(list(batch), list(batch))
         while waiting is not None:

@@ -17,8 +17,8 @@ from tests.simulation.conversation import (
     both,
     claim,
     completed,
+    coordinator_spec,
     deletes,
-    job_terms,
     paths,
     snapshot,
 )
@@ -35,8 +35,8 @@ from crosscut.protocol.events import (
     StopRequested,
     Timer,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec, Phase
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.entries import SegmentOpened
 from crosscut.protocol.messages import (
     AbortCheckpoint,
@@ -57,15 +57,15 @@ N1, N2, N3 = map(CheckpointId, (1, 2, 3))
 class WithTerms(Coordinator):
     """Several at once, or with a pause."""
 
-    checkpoint_terms = CheckpointTerms(True, 1_000, 60_000, 2)
+    checkpoint_terms = CheckpointSpec(True, 1_000, 60_000, 2)
 
-    def __init__(self, terms: JobTerms) -> None:
+    def __init__(self, terms: CoordinatorSpec) -> None:
         super().__init__(replace(terms, checkpoints=self.checkpoint_terms))
 
 
 def talk(**terms: Any) -> Talk:
     settings = {"periodic": True, "interval_ms": 1_000, "timeout_ms": 60_000, "failures_max": 2} | terms
-    kind = type("Chosen", (WithTerms,), {"checkpoint_terms": CheckpointTerms(**settings)})
+    kind = type("Chosen", (WithTerms,), {"checkpoint_terms": CheckpointSpec(**settings)})
     found = Talk(kind)
     found.running()
     return found
@@ -397,4 +397,4 @@ def test_a_quiet_task_of_a_checkpoint_that_is_over_is_dropped() -> None:
 
 
 def test_the_default_is_one_at_a_time_without_a_pause() -> None:
-    assert (job_terms().checkpoints.in_flight_max, job_terms().checkpoints.pause_ms) == (1, 0)
+    assert (coordinator_spec().checkpoints.in_flight_max, coordinator_spec().checkpoints.pause_ms) == (1, 0)

@@ -3,18 +3,18 @@
 from tests.simulation.conversation import K0, K1, S0, S1, TASKS, snapshot
 
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
-from crosscut.protocol.checkpoint.pending import Collecting, GivenUp, Triggered, Whole
+from crosscut.protocol.checkpoint.pending import GivenUp, PendingCheckpoints, Triggered, Whole
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 N5, N6 = CheckpointId(5), CheckpointId(6)
 
 
-def checkpoints() -> Collecting:
-    return Collecting(Epoch(2), frozenset(TASKS), frozenset((S0, S1)), N5)
+def checkpoints() -> PendingCheckpoints:
+    return PendingCheckpoints(Epoch(2), frozenset(TASKS), frozenset((S0, S1)), N5)
 
 
-def acknowledged(machine: Collecting, *tasks: TaskId, drained: bool = False) -> Whole | None:
+def acknowledged(machine: PendingCheckpoints, *tasks: TaskId, drained: bool = False) -> Whole | None:
     whole = None
     for task in tasks or TASKS:
         whole = machine.acknowledge(N5, task, Snapshot(drained=drained), 250, "noon")

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.columns import ITSELF, Column, Field, Rows, field_of
@@ -28,7 +28,7 @@ arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
 
 from crosscut.connectors.files.staged_rows import StagedRows, split_of, staged  # noqa: E402
 
-STORM = Weather(doubled=0.3, torn=0.2, lost=0.1)
+STORM = FaultProfile(doubled=0.3, torn=0.2, lost=0.1)
 USERS = [f"user-{number * 7 % 13}" for number in range(300)]
 TABLE = arrow.table(
     {
@@ -201,7 +201,7 @@ def counting(key: Callable[[Any], Any], kind: RecordKind, directory: Path) -> tu
     return flow, out
 
 
-def ran(flow: cc.Flow, directory: Path, weather: Weather = STORM) -> Any:
+def ran(flow: cc.Flow, directory: Path, fault_profile: FaultProfile = STORM) -> Any:
     settings = cc.Settings(
         engine=cc.MicroBatch(records_max=70),
         checkpoint_dir=directory / "checkpoints",
@@ -209,7 +209,7 @@ def ran(flow: cc.Flow, directory: Path, weather: Weather = STORM) -> Any:
         restart=cc.Restart(failures=3),
     )
     end, _ = run_batches(
-        flow.compile(2, 128), settings, lambda made, url: LocalJobs(made, url, Random(4), weather)
+        flow.compile(2, 128), settings, lambda made, url: LocalJobs(made, url, Random(4), fault_profile)
     )
     assert end is not None
     return end
@@ -261,13 +261,13 @@ def test_what_is_no_column_goes_as_objects_and_fails_as_they_do(
 ) -> None:
     kinds = seen(monkeypatch)
     flow, _ = counting(lambda row: row["missing"], "dicts", tmp_path)
-    end = ran(flow, tmp_path, Weather())
+    end = ran(flow, tmp_path, FaultProfile())
     assert end.outcome == "failed"
     assert (end.cause.operator, kinds) == ("keys", [])
     assert "KeyError: 'missing'" in end.cause.message
 
     flow, _ = counting(lambda row: row.count, "rows", tmp_path / "method")
-    end = ran(flow, tmp_path / "method", Weather())
+    end = ran(flow, tmp_path / "method", FaultProfile())
     assert end.outcome == "failed"
     assert "can't be a key" in end.cause.message
 

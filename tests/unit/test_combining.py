@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 from tests.unit.endless import Goes
 
 import crosscut as cc
@@ -43,8 +43,8 @@ from crosscut.task.items import LoggedBatch
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.wire.batches import encode_batch
 
-STORM = Weather(doubled=0.4, torn=0.2, lost=0.1)
-CALM = Weather()
+STORM = FaultProfile(doubled=0.4, torn=0.2, lost=0.1)
+CALM = FaultProfile()
 RECORDS = [(f"key-{number * 7 % 13}", number) for number in range(400)]
 THIRDS = {f"s{split}": RECORDS[split::3] for split in range(3)}
 
@@ -100,7 +100,7 @@ def shown(out: cc.Collect) -> Counter[str]:
 def ran(
     flow: cc.Flow,
     directory: Path,
-    weather: Weather = STORM,
+    fault_profile: FaultProfile = STORM,
     parallelism: int = 2,
     trigger: Any = "interval",
     **others: Any,
@@ -110,11 +110,11 @@ def ran(
         parallelism=parallelism,
         checkpoint_dir=directory / "checkpoints",
         checkpoint_interval="10ms",
-        restart=cc.Restart(failures=3 if weather == STORM else 0),
+        restart=cc.Restart(failures=3 if fault_profile == STORM else 0),
         **others,
     )
     graph = flow.compile(parallelism, 128)
-    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(3), weather))
+    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(3), fault_profile))
     assert end is not None
     return end
 
@@ -402,16 +402,16 @@ def test_a_slice_that_ends_early_leaves_the_rest_for_the_next_one() -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
-            operator.course.stop()
+            operator.time_budget.stop()
         return so_far + record
 
     operator = CombinedAggregate("sums", "keys", int, stopping)
     batch = Batch([1, 2, 3], ["a", "b", "a"])
     operator.process(batch)
-    rest = operator.course.rest
+    rest = operator.time_budget.rest
     assert rest is not None
     assert (batch.records, rest.records, rest.keys) == ([1, 2], [3], ["a"])
-    operator.course.leave()
+    operator.time_budget.leave()
     operator.process(rest)
     assert said(operator.take_held()) == {"a": 4, "b": 2}
 

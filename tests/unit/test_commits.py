@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import K0, K1, Talk, at, both, completed, job_terms
+from tests.simulation.conversation import K0, K1, Talk, at, both, completed, coordinator_spec
 
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.protocol.effects import StartTimer
@@ -204,4 +204,4 @@ def test_a_job_without_sinks_never_waits(sinks: Any) -> None:
 
 
 def test_the_default_lets_four_wait() -> None:
-    assert job_terms().checkpoints.uncommitted_max == 4
+    assert coordinator_spec().checkpoints.uncommitted_max == 4

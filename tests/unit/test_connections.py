@@ -22,10 +22,10 @@ from crosscut.net.connections import (
     Credentials,
 )
 from crosscut.net.listener import Listener
-from crosscut.wire import strangers
+from crosscut.wire import unauthenticated_peers
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
 from crosscut.wire.handshake import HANDSHAKE_BYTES_MAX, Proven, Role, Verdict, worker_detail
-from crosscut.wire.strangers import Reason
+from crosscut.wire.unauthenticated_peers import Reason
 
 CREDENTIALS = Credentials(b"s" * 32, b"j" * 16)
 DETAIL = worker_detail(WorkerIndex(0), AttemptId(1))
@@ -42,8 +42,8 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "ROOM_MAX", IDLE_MAX)
-    monkeypatch.setattr(strangers, "ADDRESS_MAX", IDLE_MAX)
+    monkeypatch.setattr(unauthenticated_peers, "ROOM_MAX", IDLE_MAX)
+    monkeypatch.setattr(unauthenticated_peers, "ADDRESS_MAX", IDLE_MAX)
 
 
 class CountingDecoder(FrameDecoder):
@@ -127,7 +127,7 @@ class Site:
         self.accepted: list[Server] = []
         self.port = 0
         self.clients: list[Client] = []
-        self.strangers: list[asyncio.StreamWriter] = []
+        self.unauthenticated_peers: list[asyncio.StreamWriter] = []
         self._idle: list[socket.socket] = []
         self._arrived = asyncio.Event()
 
@@ -156,10 +156,10 @@ class Site:
         await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
         return client
 
-    async def stranger(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def unauthenticated_peer(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A peer that speaks bytes of its own."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self.strangers.append(writer)
+        self.unauthenticated_peers.append(writer)
         return reader, writer
 
     async def idle(self, count: int) -> list[socket.socket]:
@@ -176,7 +176,7 @@ class Site:
         self.listener.close()
         for one in self._idle:
             one.close()
-        for writer in self.strangers:
+        for writer in self.unauthenticated_peers:
             writer.transport.abort()
         for end in (*self.accepted, *self.clients):
             end.close("the test is over")
@@ -341,7 +341,7 @@ def test_a_peer_with_another_secret_or_of_another_job_is_closed(credentials: Cre
 @scene()
 async def test_a_client_that_only_claims_to_know_the_secret_is_closed(site: Site) -> None:
     """M1: one that goes on although the server's proof does not fit its own secret."""
-    reader, writer = await site.stranger()
+    reader, writer = await site.unauthenticated_peer()
     writer.write(Client()._handshake.hello)
     await reader.readexactly(64)
     writer.write(bytes(32))
@@ -370,7 +370,7 @@ async def test_a_recorded_conversation_is_worth_nothing_the_second_time(site: Si
 
     client = await site.connected(Recording())
     await client.until(lambda: client.is_open)
-    _, writer = await site.stranger()
+    _, writer = await site.unauthenticated_peer()
     writer.write(recorded)
     await closed_without_a_trace(site, 1)
 
@@ -380,7 +380,7 @@ def test_garbage_is_closed(garbage: bytes) -> None:
     """M2."""
 
     async def scene_(site: Site) -> None:
-        _, writer = await site.stranger()
+        _, writer = await site.unauthenticated_peer()
         writer.write(garbage)
         server = await closed_without_a_trace(site)
         assert server.lost_reason is not None
@@ -425,7 +425,7 @@ def test_a_slow_peer_is_closed_at_the_deadline_however_it_trickles(
     async def scene_(site: Site) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        reader, writer = await site.stranger()
+        reader, writer = await site.unauthenticated_peer()
         for byte in Client()._handshake.hello[:sent_bytes]:
             writer.write(bytes([byte]))
         server = await closed_without_a_trace(site)
@@ -489,7 +489,7 @@ async def test_a_proven_peer_is_not_closed_for_idle_ones_that_come_later(site: S
 @scene()
 async def test_a_peer_that_has_said_hello_is_not_closed_for_silent_ones_that_come_later(site: Site) -> None:
     """The genuine peer in the middle of its handshake is who must not go."""
-    reader, writer = await site.stranger()
+    reader, writer = await site.unauthenticated_peer()
     writer.write(Client()._handshake.hello)
     assert len(await reader.readexactly(64)) == 64, "the challenge"
     await site.idle(4 * IDLE_MAX)
@@ -502,7 +502,7 @@ async def test_who_is_refused_is_counted_by_reason(site: Site) -> None:
     """S13, M1."""
     client = await site.connected(Client(replace(CREDENTIALS, secret=b"x" * 32)))
     await client.until(lambda: client.lost_reason is not None)
-    _, writer = await site.stranger()
+    _, writer = await site.unauthenticated_peer()
     writer.write(b"GET / HTTP/1.1\r\n")
     (idle,) = await site.idle(1)
     idle.close()
@@ -550,7 +550,7 @@ async def test_closing_the_listener_closes_who_has_not_proven_the_secret_and_nob
     await site.connected(Client())
     server = await site.server()
     await server.until(lambda: server.is_open)
-    await site.stranger()
+    await site.unauthenticated_peer()
     unproven = await site.server(1)
     site.listener.close()
     await unproven.until(lambda: unproven.lost_reason is not None)

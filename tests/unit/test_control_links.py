@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.conversation import K0, K1, LINKS, SPLITS, job_terms
+from tests.simulation.conversation import K0, K1, LINKS, SPLITS, coordinator_spec
 
 from crosscut.driver.driver import CoordinatorDriver
 from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
@@ -74,7 +74,7 @@ class Worker:
 async def running_driver(directory: Path) -> AsyncIterator[tuple[CoordinatorDriver, int]]:
     driver = CoordinatorDriver(
         name="a job",
-        terms=job_terms(),
+        terms=coordinator_spec(),
         store=open_store(str(directory)),
         credentials=CREDENTIALS,
         supply=Supply(),

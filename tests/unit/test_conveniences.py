@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import settings_with
@@ -41,7 +41,7 @@ def results(build: Any, records: list[Any], directory: Path) -> list[Any]:
         checkpoint_interval="10ms",
     )
     graph = flow.compile(2, 128)
-    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), Weather()))
+    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), FaultProfile()))
     assert end is not None and end.outcome == "finished", str(end)
     return sorted(out.records(), key=repr)
 

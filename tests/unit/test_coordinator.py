@@ -21,9 +21,9 @@ from tests.simulation.conversation import (
     check_stale_epochs_change_nothing,
     claim,
     completed,
+    coordinator_spec,
     deletes,
     events,
-    job_terms,
     opens,
     paths,
     peers,
@@ -77,7 +77,7 @@ from crosscut.protocol.events import (
     WorkersEnded,
 )
 from crosscut.protocol.job.coordinator import Coordinator, Phase
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.job.workers import LIVENESS_TICKS
 from crosscut.protocol.log.entries import (
     CHECKPOINT_IDS_LEAD_MAX,
@@ -174,7 +174,7 @@ def deploy(
 
 
 def test_a_coordinator_starts_by_reading_the_log() -> None:
-    assert Coordinator(job_terms()).start() == [*READS_LOG, timer("liveness", 0, 1_000)]
+    assert Coordinator(coordinator_spec()).start() == [*READS_LOG, timer("liveness", 0, 1_000)]
 
 
 def test_a_first_start_discovers_claims_gathers_deploys_and_runs() -> None:
@@ -871,7 +871,7 @@ def test_a_driver_that_has_closed_the_log_and_is_overtaken_at_the_claim_reads_ag
 def test_a_driver_that_follows_one_of_its_run_is_fenced_by_whoever_came_between() -> None:
     """B5, I7: SIGSTOP at the seam of two engines, a new driver, SIGCONT."""
 
-    def following(terms: JobTerms) -> Coordinator:
+    def following(terms: CoordinatorSpec) -> Coordinator:
         follows = Predecessor("driver", E1)
         return Coordinator(replace(terms, identity=replace(terms.identity, follows=follows)))
 

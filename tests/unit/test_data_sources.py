@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import IntegerType, Row, StructField, StructType
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 from tests.unit.pyspark_examples import (
     NAME_AND_STATE,
     NUMBERS,
@@ -647,7 +647,7 @@ def test_in_batches_all_tasks_write_and_the_messages_of_one_are_committed_in_one
         checkpoint_dir=tmp_path / "checkpoints",
         checkpoint_interval="10ms",
     )
-    storm = Weather(doubled=0.3, torn=0.2, lost=0.1)
+    storm = FaultProfile(doubled=0.3, torn=0.2, lost=0.1)
     left = 12
 
     def is_dead(driver: Any) -> bool:

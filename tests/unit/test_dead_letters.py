@@ -215,7 +215,7 @@ def test_a_timer_that_raises_has_done_and_said_nothing_but_a_letter_and_is_not_c
     for site, times in ((tried, (3, 8, 4, 5)), (plain, (8, 4))):
         # Of two timers of one time, the one that was set first comes first, whatever was undone meanwhile.
         site.gives(*times, 8, keys=["k"] * len(times) + ["other"])
-        site.operator.course.rows_max = 100
+        site.operator.time_budget.rows_max = 100
         made = site.operator.advance(5)
         assert made is not None and site.operator.advance(None) is None
         last = site.operator.advance(8)
@@ -240,7 +240,7 @@ def test_what_keeps_a_timer_from_being_called_at_all_still_fails_the_job() -> No
 
     site = Site(ProcessSpec(Forever(), states_of(Forever()), DEAD_LETTERS), "aside")
     site.gives(3, keys=["k"])
-    site.operator.course.rows_max = 100_000
+    site.operator.time_budget.rows_max = 100_000
     with pytest.raises(UserCodeError, match="key 'k' has set 10000 timers, each of them due at once"):
         site.operator.advance(5)
 
@@ -268,10 +268,10 @@ def test_what_is_known_to_undo_a_record_does_not_grow_with_timers() -> None:
     site.gives(0, keys=["a"])
     operator = site.operator
     assert isinstance(operator, AttemptedProcess)
-    operator.course.rows_max = 100
+    operator.time_budget.rows_max = 100
     for watermark in range(50):
         assert operator.advance(watermark) is not None
-        operator.course.rest = None
+        operator.time_budget.rest = None
     assert isinstance(site.state, KeyedState)
     assert dict(site.state.tables["ticks"].items()) == {"a": list(range(50))}
     assert len(operator._journal) == len(operator._timer_journal) == 1

@@ -11,7 +11,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
-from crosscut.driver.job_spec import batch_terms, task_terms
+from crosscut.driver.job_spec import batch_task_settings, task_settings
 from crosscut.errors import ConnectorError
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
@@ -34,7 +34,7 @@ from crosscut.operators.building import keyed_state
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.protocol.splits.rescaling import inheritance
+from crosscut.protocol.splits.rescaling import state_assignment
 from crosscut.state.keyed import KeyedState
 from crosscut.state.slots import SlotTable
 from crosscut.task.channel_log import encoded_log
@@ -42,9 +42,9 @@ from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
 from crosscut.worker.backends import InMemory, OnDisk
-from crosscut.worker.deployment import TaskTerms, build_tasks
+from crosscut.worker.deployment import TaskSettings, build_tasks
+from crosscut.worker.local_state_cache import LocalStateCache
 from crosscut.worker.spill_files import DiskSpaces
-from crosscut.worker.state_at_hand import StateAtHand
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,10 +101,10 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
         graph,
         WorkerIndex(0),
         deploy,
-        StateAtHand(),
+        LocalStateCache(),
         lambda part: bytes_of[part.path],
         KeyRouter(1, 1),
-        TaskTerms(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
+        TaskSettings(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
         DiskSpaces(None, 0),
         Failpoints(None, None),
     )
@@ -114,7 +114,10 @@ def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[Tas
 
 def records_of(task: Task, channel: ChannelId) -> list[Any]:
     return [
-        n for item in task.intake.ends[channel].queue._head if isinstance(item, Batch) for n in item.records
+        n
+        for item in task.input_gate.ends[channel].queue._head
+        if isinstance(item, Batch)
+        for n in item.records
     ]
 
 
@@ -141,7 +144,7 @@ def test_what_was_on_its_way_is_so_again_though_independent_parts_are_written_in
     for task in tasks:
         for channel in inputs_of(after, task):
             assert records_of(found[task], channel) == held[channel], channel
-        sent = found[task].outlets.outbox
+        sent = found[task].task_effects.outbox
         outbox = {channel: item.records for channel, item in sent if isinstance(item, Batch)}
         assert outbox == {channel: unsent[channel] for channel in outputs_of(after, task)}
     for one in found.values():
@@ -213,10 +216,10 @@ def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_h
     checkpoint = CheckpointCompleted(
         Epoch(1), CheckpointId(2), tuple(TaskSnapshot(task, one) for task, one in before.items())
     )
-    inherited = inheritance(checkpoint, parallelism, 16, 0, (), links_of(graph.edges))
+    inherited = state_assignment(checkpoint, parallelism, 16, 0, (), links_of(graph.edges))
     for index in range(parallelism):
         host = Host()
-        at_hand = StateAtHand(OnDisk(str(tmp_path), 16) if backend == "rocksdb" else InMemory())
+        at_hand = LocalStateCache(OnDisk(str(tmp_path), 16) if backend == "rocksdb" else InMemory())
         deploy = DeployTasks(
             Epoch(2),
             Lineage("lineage"),
@@ -235,7 +238,7 @@ def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_h
                 at_hand,
                 lambda part: content[part.path],
                 KeyRouter(16, parallelism),
-                TaskTerms(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
+                TaskSettings(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
                 DiskSpaces(None, 0),
                 Failpoints(None, None),
             )
@@ -254,7 +257,7 @@ def test_another_parallelism_has_of_each_broadcast_rule_the_newest_whoever_had_h
         at_hand.close()
 
 
-def counted(terms: TaskTerms, part: bytes = b"") -> KeyedState:
+def counted(terms: TaskSettings, part: bytes = b"") -> KeyedState:
     """Return the state of a count, restored from checkpoint 1 if there is a part of it."""
     flow = Flow("f")
     numbers = flow.source(cc.generate(lambda n: n, count=1)).named("numbers")
@@ -281,7 +284,7 @@ def counted(terms: TaskTerms, part: bytes = b"") -> KeyedState:
             graph,
             WorkerIndex(0),
             deploy,
-            StateAtHand(),
+            LocalStateCache(),
             lambda _: part,
             KeyRouter(1, 1),
             terms,
@@ -294,15 +297,15 @@ def counted(terms: TaskTerms, part: bytes = b"") -> KeyedState:
 
 
 def test_keys_have_slots_only_where_checkpoints_come_by_themselves() -> None:
-    periodic, on_request = task_terms(cc.Settings()), task_terms(cc.Settings(snapshots="none"))
+    periodic, on_request = task_settings(cc.Settings()), task_settings(cc.Settings(snapshots="none"))
     assert isinstance(counted(periodic).main, SlotTable)
     assert not isinstance(counted(on_request).main, SlotTable)
     # Each batch ends with a checkpoint, whatever the setting says.
-    assert isinstance(counted(batch_terms(cc.Settings(snapshots="none"))).main, SlotTable)
+    assert isinstance(counted(batch_task_settings(cc.Settings(snapshots="none"))).main, SlotTable)
 
 
 def test_state_goes_from_checkpoints_by_themselves_to_those_on_request_and_back() -> None:
-    periodic, on_request = task_terms(cc.Settings()), task_terms(cc.Settings(snapshots="none"))
+    periodic, on_request = task_settings(cc.Settings()), task_settings(cc.Settings(snapshots="none"))
     for before in periodic, on_request:
         state = counted(before)
         rows, counts = state.to_change([1, 2])

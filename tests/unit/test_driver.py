@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.proof.stores import at
-from tests.simulation.conversation import K0, S0, SPLITS, job_terms, registration
+from tests.simulation.conversation import K0, S0, SPLITS, coordinator_spec, registration
 
 from crosscut.contracts.connectors import CommittedOutput
 from crosscut.driver.driver import CoordinatorDriver
@@ -33,7 +33,7 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.net.connections import Credentials
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.events import CancelRequested, LinkOpened, MessageReceived, SplitsDiscovered
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.entries import EpochClaimed, LogEntry, SegmentOpened
 from crosscut.protocol.log.writer import AppendOutcome
 from crosscut.protocol.messages import ShutDown, TaskStatistics, WorkerHeartbeat
@@ -105,10 +105,10 @@ class SetClock:
 def driver_of(
     store: Any, supply: Supply, clock: Clock | None = None, look: Callable[[], Any] = tuple
 ) -> CoordinatorDriver:
-    terms = job_terms()
+    terms = coordinator_spec()
     return CoordinatorDriver(
         name="a job",
-        terms=replace(terms, checkpoints=CheckpointTerms(True, 1_000, TIMEOUT_MS, 2)),
+        terms=replace(terms, checkpoints=CheckpointSpec(True, 1_000, TIMEOUT_MS, 2)),
         store=store,
         credentials=Credentials(b"s" * 32, b"j" * 16),
         supply=supply,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at, job_terms, snapshot
+from tests.simulation.conversation import CAUSE, LINKS, S0, S1, TASKS, Talk, at, coordinator_spec, snapshot
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, Split, SplitReader, Wait
@@ -18,8 +18,8 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.graph.explain import explained
 from crosscut.monitoring.job_log_lines import Journal
-from crosscut.monitoring.slow_discovery import SplitSearch, SplitSearches
-from crosscut.operators.course import Course
+from crosscut.monitoring.slow_discovery import DiscoveryStatus, SplitSearches
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.effects import (
     AppendEntry,
@@ -30,8 +30,8 @@ from crosscut.protocol.effects import (
     StartTimer,
 )
 from crosscut.protocol.events import (
+    DiscoveryFailed,
     EntryAppended,
-    FindingFailed,
     LogTailRead,
     SplitsDiscovered,
     SplitsFound,
@@ -48,7 +48,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.protocol.splits import discovery as finding
-from crosscut.protocol.splits.discovery import SplitFinding
+from crosscut.protocol.splits.discovery import SplitDiscovery
 from crosscut.task.discovery import KNOWN_BYTES_MAX, checked_discovery, found_first
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.testing.sources import check_discovery, check_source, read_source
@@ -233,7 +233,7 @@ def test_an_answer_to_an_older_epoch_is_dropped_and_only_then_the_source_is_aske
 def test_a_source_that_can_not_say_fails_the_job_over_with_its_reason() -> None:
     talk = running()
     talk.fire("find")
-    talk.hear(FindingFailed(E1, SOURCE, CAUSE))
+    talk.hear(DiscoveryFailed(E1, SOURCE, CAUSE))
     assert talk.coordinator.failures[-1].message == CAUSE.message
     assert talk.coordinator.phase is not Phase.RUNNING
 
@@ -305,13 +305,13 @@ def test_without_checkpoints_nobody_knows_what_has_been_read_and_all_that_is_fou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 10)
-    one = SplitFinding([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter(), is_bounded=False)
+    one = SplitDiscovery([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter(), is_bounded=False)
     one.begin(E1, None, [], [], 2)
     assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, None)
     one.found(SplitsFound(E1, SOURCE, [], 1), CheckpointId(1), None, is_running=True)
     one._searches[SOURCE].shares[0] = finding._share([row("a" * 100)])
     assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, 1)
-    bounded = SplitFinding([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter())
+    bounded = SplitDiscovery([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter())
     bounded.begin(E1, None, [], [SplitAssignment(S0, [row("a" * 100)])], 2)
     assert bounded.due(Timer("find", E1, 0)) == [LATER]
 
@@ -354,7 +354,7 @@ def test_a_source_that_does_not_answer_is_seen_while_checkpoints_go_on() -> None
     (text,) = searches.note(7 * second_ns, talk.coordinator.searches)
     assert text.startswith("source 'numbers' has not said for 6 s which splits have come")
     assert searches.note(8 * second_ns, talk.coordinator.searches) == [], "once"
-    assert searches.status(9 * second_ns) == (SplitSearch(SOURCE, 2, 8.0, is_held=False),)
+    assert searches.status(9 * second_ns) == (DiscoveryStatus(SOURCE, 2, 8.0, is_held=False),)
     talk.hear(SplitsFound(E1, SOURCE, [], 1))
     talk.fire("find")
     assert searches.note(10 * second_ns, talk.coordinator.searches) == [], "another call"
@@ -375,7 +375,7 @@ def test_the_journal_says_which_splits_have_come() -> None:
     talk = running()
     talk.fire("find")
     effects = talk.hear(SplitsFound(E1, SOURCE, [row(name) for name in "abcde"], 1))
-    (line,) = Journal(job_terms()).note(talk.coordinator, effects)[-1:]
+    (line,) = Journal(coordinator_spec()).note(talk.coordinator, effects)[-1:]
     assert line.text == "source 'numbers' has found splits: a, c, e and 2 more"
 
 
@@ -452,14 +452,14 @@ def test_nobody_waits_for_a_task_without_a_split_once_others_of_its_source_have_
 
 def test_nobody_waits_for_a_source_that_has_had_no_split_for_longer_than_it_is_idle_after() -> None:
     assign = AssignTimestamps("times", lambda record: record, 0, idle_after_ms=100)
-    assign.course = Course()
+    assign.time_budget = TimeBudget()
     assign.begin([], None, is_open=True)
     for now_ms in (1_000, 1_099):
-        assign.course.now_ms = now_ms
+        assign.time_budget.now_ms = now_ms
         assign.look(is_fed=False)
         assert assign.take_news() is None
     assert assign.next_alarm_ms == 1_100
-    assign.course.now_ms = 1_100
+    assign.time_budget.now_ms = 1_100
     assign.look(is_fed=False)
     news = assign.take_news()
     assert news is not None and news.idle is True
@@ -473,8 +473,8 @@ def test_in_batches_it_is_idle_by_what_all_batches_say_of_it() -> None:
     saved: JSON = None
     for now_ms, is_idle in ((1_000, False), (1_099, False), (1_100, True)):
         assign = AssignTimestamps("times", lambda record: record, 0, idle_after_ms=100)
-        assign.course = Course()
-        assign.course.now_ms = now_ms
+        assign.time_budget = TimeBudget()
+        assign.time_budget.now_ms = now_ms
         assign.begin([], saved, is_open=True)
         assign.batch_ends(())
         news = assign.take_news()

@@ -1,4 +1,4 @@
-"""TLS without sockets: two tunnels back to back, and what a stranger can do to one of them."""
+"""TLS without sockets: two tunnels back to back, and what an unauthenticated peer can do to one of them."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def test_only_tls_1_3_is_spoken(certificate: JobCertificate) -> None:
 
 
 def test_a_certificate_of_another_job_is_refused_by_the_accepting_side(certificate: JobCertificate) -> None:
-    """M1: the stranger looks away, so it is the accepting side alone that decides."""
-    stranger = make_certificate()._connecting
-    stranger.verify_mode = ssl.CERT_NONE
-    refused_by_the_accepting_side(certificate, stranger)
+    """M1: the unauthenticated peer looks away, so it is the accepting side alone that decides."""
+    unauthenticated_peer = make_certificate()._connecting
+    unauthenticated_peer.verify_mode = ssl.CERT_NONE
+    refused_by_the_accepting_side(certificate, unauthenticated_peer)
 
 
 def test_no_certificate_at_all_is_refused_by_the_accepting_side(certificate: JobCertificate) -> None:
@@ -101,8 +101,8 @@ def careless_context() -> ssl.SSLContext:
     return context
 
 
-def refused_by_the_accepting_side(certificate: JobCertificate, stranger: ssl.SSLContext) -> None:
-    connecting, accepting = Tunnel(stranger, accepting=False), certificate.accepting_tunnel()
+def refused_by_the_accepting_side(certificate: JobCertificate, unauthenticated_peer: ssl.SSLContext) -> None:
+    connecting, accepting = Tunnel(unauthenticated_peer, accepting=False), certificate.accepting_tunnel()
     connecting.receive(b"")
     accepting.receive(connecting.answer())
     # In TLS 1.3 the connecting side is done first, and may send before it has been looked at.

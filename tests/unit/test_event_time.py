@@ -21,12 +21,12 @@ from crosscut.foundation.keys import KeyRouter
 from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX, TIMESTAMP_MIN, as_timestamp
 from crosscut.graph.explain import explained
 from crosscut.graph.specs import AssignTimestampsSpec, Partitioning, SideOutput
-from crosscut.operators.course import Course
 from crosscut.operators.dead_letters import AttemptedTimestamps
 from crosscut.operators.keyed import Aggregate
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Filter, FlatMap, KeyBy, Map, Split
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.snapshots import Snapshot
@@ -183,7 +183,7 @@ class Alarms(Operator):
         self.heard: list[int | None] = []
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
+        remaining = self.time_budget.through(batch)
         made = [record * 2 for record in remaining]
         return Batch(made, None, batch.timestamps)
 
@@ -194,7 +194,7 @@ class Alarms(Operator):
         if not self.waiting or self.waiting[0] > latest:
             return None
         said = []
-        for _ in self.course.through(Batch([None] * self.course.rows_max)):
+        for _ in self.time_budget.through(Batch([None] * self.time_budget.rows_max)):
             if not self.waiting or self.waiting[0] > latest:
                 break
             said.append(self.waiting.pop(0))
@@ -204,10 +204,10 @@ class Alarms(Operator):
 class Site:
     def __init__(self, *operators: Operator, rows_max: int = 100) -> None:
         self.out: list[Any] = []
-        self.course = Course()
+        self.time_budget = TimeBudget()
         self.chain = Chain(operators, self._emit, self._emit_aside, has_event_time=True)
         self.aside: list[Any] = []
-        self.chain.follow(self.course)
+        self.chain.follow(self.time_budget)
         self.rows_max = rows_max
         self.chain.begin(rows_max)
 
@@ -296,7 +296,7 @@ def test_wherever_slices_end_the_same_is_said_and_no_watermark_overtakes(seed: i
     def run(*, is_stopped: bool) -> list[Any]:
         def stop(record: Any) -> Any:
             if is_stopped and chance.random() < 0.4:
-                site.course.stop()
+                site.time_budget.stop()
             return record
 
         site = Site(Map("m", stop), Alarms(*range(0, 40, 3)), Map("n", stop), rows_max=rows_max)
@@ -434,13 +434,13 @@ def test_each_split_has_a_watermark_and_one_that_is_not_begun_holds_it_up() -> N
 def test_a_split_that_has_had_nothing_to_read_for_long_is_not_waited_for_until_it_has() -> None:
     times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
     times.begin(["one", "two", "three"], None)
-    times.course.now_ms = 1_000
+    times.time_budget.now_ms = 1_000
     times.origin = "one"
     assert times.process(Batch([50])).watermark is None
     times.waits_for("two")
-    times.course.now_ms = 1_099
+    times.time_budget.now_ms = 1_099
     times.waits_for("two")
-    times.course.now_ms = 1_100
+    times.time_budget.now_ms = 1_100
     times.waits_for("two")
     # The third has not been asked yet: nobody knows.
     assert times.take_news() is None
@@ -459,7 +459,7 @@ def test_a_source_of_which_nothing_comes_says_that_it_is_idle_and_when_it_is_so_
     times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
     times.begin(["one"], None)
     times.waits_for("one")
-    times.course.now_ms = 100
+    times.time_budget.now_ms = 100
     times.waits_for("one")
     assert shown(news(times)) == ([], None, None, None, True)
     times.origin = "one"
@@ -590,8 +590,8 @@ def work(task: Task) -> list[Any]:
     """Run until there is nothing to do; return what was sent: records, watermarks, idleness, items."""
     while task.has_work:
         task.run()
-    task.departures.flush()
-    items, task.outlets.outbox = task.outlets.outbox, []
+    task.output_buffers.flush()
+    items, task.task_effects.outbox = task.task_effects.outbox, []
     found: list[Any] = []
     for _, item in items:
         if not isinstance(item, Batch):
@@ -604,7 +604,7 @@ def work(task: Task) -> list[Any]:
 
 
 def frozen(task: Task) -> Any:
-    return next(one.frozen for one in task.outlets.errands if isinstance(one, StoreFrozen))
+    return next(one.frozen for one in task.task_effects.errands if isinstance(one, StoreFrozen))
 
 
 def test_a_task_goes_by_the_lowest_watermark_of_its_inputs_and_says_so_behind_the_records() -> None:
@@ -671,7 +671,7 @@ def test_a_watermark_stays_behind_the_records_of_its_batch_when_a_slice_takes_on
     task.offer(A, Batch([1, 2, 3], None, [1, 2, 3], 3))
     task.run()
     assert task.statistics().records_in == 2
-    task.departures.flush()
+    task.output_buffers.flush()
     assert work(task) == [1, 2, 3, ("watermark", 3)]
 
 
@@ -746,7 +746,7 @@ class Alarm(Operator):
         return self.due[0] if self.due else None
 
     def advance(self, watermark: int | None) -> Batch | None:
-        if watermark != END_OF_TIME and (not self.due or self.due[0] > self.course.now_ms):
+        if watermark != END_OF_TIME and (not self.due or self.due[0] > self.time_budget.now_ms):
             return None
         return Batch([f"at {self.due.pop(0)}"], None, [0]) if self.due else None
 
@@ -792,8 +792,8 @@ def test_a_split_of_which_all_is_filtered_out_is_idle_until_something_comes() ->
     for clock_ms in range(1_000, 1_310, 10):
         task.tell_time(clock_ms)
         task.run()
-        task.departures.flush()
-        items, task.outlets.outbox = task.outlets.outbox, []
+        task.output_buffers.flush()
+        items, task.task_effects.outbox = task.task_effects.outbox, []
         said += [(clock_ms, one.records or one.idle) for _, one in items if isinstance(one, Batch)]
     # Since 1010 nothing has come: at 1110 that is long enough, which is known when it is asked again.
     assert said == [(1_000, [10]), (1_120, True), (1_300, [70])]
@@ -890,16 +890,16 @@ def test_a_snapshot_is_taken_while_timers_fire_and_the_rest_of_them_fires_after_
 
 
 def test_a_slice_that_is_over_before_the_first_record_leaves_all_of_them() -> None:
-    class Over(Course):
+    class Over(TimeBudget):
         def through(self, batch: Batch) -> Any:
             remaining = super().through(batch)
             self.stop()
             return remaining
 
     times = assigner(int)
-    times.course = Over()
+    times.time_budget = Over()
     assert not times.process(Batch([3, 5])).records
-    assert times.course.rest is not None and times.course.rest.records == [3, 5]
+    assert times.time_budget.rest is not None and times.time_budget.rest.records == [3, 5]
 
 
 # Records without a time.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
@@ -25,7 +25,7 @@ from crosscut.state.field_names import FieldNames, fields_by_position
 from crosscut.testing.simulator.sources import ReplayedSource
 
 HERE = __name__
-CALM = Weather()
+CALM = FaultProfile()
 
 
 class Pair(NamedTuple):

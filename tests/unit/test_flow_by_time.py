@@ -21,9 +21,9 @@ from crosscut.foundation.keys import KeyRouter
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import LOOK_NS, Watch
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
-from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.protocol.messages import SnapshotDeclined, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.task.flow_control import ROWS_MAX, WITHIN_NS, Credit, Window
@@ -155,8 +155,8 @@ class Clock:
         if self.now_ns >= self._next_look_ns:
             self._next_look_ns = self.now_ns + self._watch.look(self.now_ns)
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
-        self._watch.begin_slice(now_ns, patience_ns, course)
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None:
+        self._watch.begin_slice(now_ns, patience_ns, time_budget)
         self._next_look_ns = min(self._next_look_ns, now_ns + LOOK_NS)
 
     def end_slice(self) -> None:

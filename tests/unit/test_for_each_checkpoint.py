@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.checkpoint_calls import ForEachCheckpoint
@@ -185,7 +185,7 @@ def test_a_flow_calls_it_with_all_records_of_a_checkpoint(tmp_path: Path) -> Non
     )
     graph = flow.compile(2, 128)
     assert any(node.uid == "out" for vertex in graph.vertices for node in vertex.chain)
-    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), Weather()))
+    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(1), FaultProfile()))
     assert end is not None and end.outcome == "finished", end
     ids = [checkpoint_id for _, checkpoint_id in CALLS]
     assert len(set(ids)) == len(ids) > 1

@@ -6,8 +6,8 @@ from typing import Any
 
 from crosscut.foundation.batch import Batch
 from crosscut.graph.joins import LEFT, IntervalJoinSpec, LatestJoinSpec
-from crosscut.operators.course import Course
 from crosscut.operators.joins.building import JoinSpec, join_operator, join_state
+from crosscut.operators.time_budget import TimeBudget
 
 RIGHT = 1
 
@@ -18,8 +18,8 @@ class Join:
     def __init__(self, spec: JoinSpec) -> None:
         self.state = join_state(spec)
         self.operator = join_operator("join", self.state, spec)
-        self.operator.course = Course()
-        self.operator.course.begin(100)
+        self.operator.time_budget = TimeBudget()
+        self.operator.time_budget.begin(100)
 
     def record(self, side: int, time: int, value: str) -> list[Any]:
         batch = Batch([value], ["k"], [time])

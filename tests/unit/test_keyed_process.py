@@ -258,8 +258,8 @@ def test_open_and_close_are_at_no_key_whatever_comes_before_or_after() -> None:
     state.named["processing timers"].put(("a", 1), 0)
     for _ in again.operator.loading():
         pass
-    again.operator.course.begin(10)
-    again.operator.course.now_ms = 5
+    again.operator.time_budget.begin(10)
+    again.operator.time_budget.now_ms = 5
     with pytest.raises(UserCodeError, match="state 'count' was used outside of a key"):
         again.operator.advance(None)
 

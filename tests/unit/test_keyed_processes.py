@@ -19,8 +19,8 @@ from crosscut.foundation.batch import Batch
 from crosscut.graph.rate_limit import Turns
 from crosscut.graph.specs import AsyncMapSpec, ForEachSpec, OperatorNode, Vertex
 from crosscut.operators.building import build, keyed_state
-from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
+from crosscut.operators.time_budget import TimeBudget
 
 
 def stream() -> cc.Stream[Any]:
@@ -43,20 +43,20 @@ class Site:
         operator = build(vertex.chain[0], self.state, None, ())
         assert operator is not None
         self.operator: Operator = operator
-        self.operator.course = Course()
-        self.operator.course.begin(1_000)
+        self.operator.time_budget = TimeBudget()
+        self.operator.time_budget.begin(1_000)
         for _ in self.operator.loading():
             pass
 
     def takes(self, key: Any, timestamp: int | None = None, now: int = 0) -> bool:
-        self.operator.course.now_ms = now
+        self.operator.time_budget.now_ms = now
         timestamps = None if timestamp is None else [timestamp]
         return bool(self.operator.process(Batch([key], [key], timestamps)).records)
 
     def comes_to(self, watermark: int | None = None, now: int = 0) -> None:
-        self.operator.course.now_ms = now
+        self.operator.time_budget.now_ms = now
         while self.operator.advance(watermark) is not None:
-            self.operator.course.rest = None
+            self.operator.time_budget.rest = None
 
 
 def test_the_first_record_of_a_key_goes_on_and_others_that_are_near_do_not() -> None:

@@ -17,7 +17,7 @@ from tests.simulation.conversation import (
     S0,
     S1,
     Talk,
-    job_terms,
+    coordinator_spec,
     messages,
     registration,
     snapshot,
@@ -29,7 +29,7 @@ from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, TaskId, Vert
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage
 from crosscut.protocol.events import LinkClosed, LinkOpened, MessageReceived
 from crosscut.protocol.job import fencing as hearing
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms, Phase
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec, Phase
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.messages import (
     FailureCause,
@@ -68,7 +68,7 @@ def lies() -> tuple[WorkerMessage, ...]:
     )
 
 
-def check_lies_change_nothing(make: Callable[[JobTerms], Coordinator]) -> None:
+def check_lies_change_nothing(make: Callable[[CoordinatorSpec], Coordinator]) -> None:
     for phase in DEPLOYED:
         for lie in lies():
             talk = talk_in(phase, make)
@@ -149,7 +149,7 @@ def impostors() -> Iterator[tuple[LinkOpened | None, RegisterWorker]]:
     yield LinkOpened(21, WorkerIndex(1), AttemptId(3)), registration(1, 2)
 
 
-def check_impostors_are_turned_away(make: Callable[[JobTerms], Coordinator]) -> None:
+def check_impostors_are_turned_away(make: Callable[[CoordinatorSpec], Coordinator]) -> None:
     for opened, said in impostors():
         talk = Talk(make)
         talk.gathering()
@@ -173,7 +173,7 @@ class BelievesNames(WorkerRegistry):
         return True
 
 
-def without_proof(terms: JobTerms) -> Coordinator:
+def without_proof(terms: CoordinatorSpec) -> Coordinator:
     coordinator = Coordinator(terms)
     coordinator.registry.__class__ = BelievesNames
     return coordinator
@@ -245,4 +245,4 @@ def test_a_worker_that_has_registered_can_not_fail_to_start() -> None:
 
 def test_the_job_of_the_conversation_has_two_workers() -> None:
     """The lies above are lies only as long as that is so."""
-    assert job_terms().identity.parallelism == 2
+    assert coordinator_spec().identity.parallelism == 2

@@ -16,7 +16,7 @@ from crosscut.net import channels as channels_module
 from crosscut.net.connections import Credentials
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
-from crosscut.net.neighbours import Neighbour
+from crosscut.net.peer_links import PeerLink
 from crosscut.protocol.messages import FailureCause, Peer
 from crosscut.task.flow_control import Credit, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
@@ -93,8 +93,8 @@ class Pair:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*(site.mesh.all_open.wait() for site in self.sites))
 
-    def neighbour(self, index: int) -> Neighbour:
-        (found,) = self.sites[index].mesh._neighbours.values()
+    def peer_link(self, index: int) -> PeerLink:
+        (found,) = self.sites[index].mesh._peer_links.values()
         return found
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def scene(test: Callable[[Pair], Coroutine[Any, Any, None]]) -> Callable[[], Non
 async def test_two_workers_have_one_connection_for_all_their_channels_of_both_directions(pair: Pair) -> None:
     await pair.begin(E1)
     one, other = (site.mesh for site in pair.sites)
-    assert (len(one._neighbours), len(other._neighbours)) == (1, 1)
+    assert (len(one._peer_links), len(other._peer_links)) == (1, 1)
     assert (set(one.outgoing), set(one.incoming)) == ({A, B}, {BACK})
     assert (set(other.outgoing), set(other.incoming)) == ({BACK}, {A, B})
     batch = Batch(["there"])
@@ -201,7 +201,7 @@ async def test_what_is_wrong_on_a_channel_ends_the_connection(pair: Pair) -> Non
     for number, (frames, complaint) in enumerate(cases, 1):
         await pair.begin(Epoch(number))
         for at, kind, payload in frames:
-            pair.neighbour(0)._send_later(at, kind, payload)
+            pair.peer_link(0)._send_later(at, kind, payload)
         receiver = pair.sites[1]
         await eventually(lambda: receiver.lost, complaint)  # noqa: B023
         ((task, reason),) = receiver.lost
@@ -220,7 +220,7 @@ async def test_pieces_are_refused_once_they_are_more_than_a_batch_may_be(pair: P
     with limit_of_a_batch(3 * PIECE_BYTES_MAX):
         await pair.begin(E1)
         for _ in range(4):
-            pair.neighbour(0)._send_later(0, FrameType.PIECE, bytes(PIECE_BYTES_MAX))
+            pair.peer_link(0)._send_later(0, FrameType.PIECE, bytes(PIECE_BYTES_MAX))
         await eventually(lambda: pair.sites[1].lost, "the end")
         assert "a batch of more than" in pair.sites[1].lost[0][1]
         # What nobody may say is not a loss; to the other side it is one.
@@ -239,14 +239,14 @@ def limit_of_a_batch(size_bytes: int) -> Iterator[None]:
 async def test_a_transport_that_is_clogged_by_the_handshake_is_still_so_when_the_channels_are_known(
     pair: Pair,
 ) -> None:
-    """Small buffers and TLS; of a stranger they never become known."""
+    """Small buffers and TLS; of an unauthenticated peer they never become known."""
     end = pair.sites[1].mesh.accept()
     end.pause_writing()
     end.resume_writing()
     end.pause_writing()
     end.carry(WorkerIndex(1), WorkerIndex(0), sorted(SHARED), pair.sites[1])
     end.outgoing[BACK].send_item(EndOfInput())
-    assert not end._lanes.is_empty
+    assert not end._send_queues.is_empty
 
 
 # Epochs
@@ -258,12 +258,12 @@ async def test_the_next_epoch_has_a_connection_of_its_own_and_hears_nothing_of_t
 ) -> None:
     """I7: what was on its way in the old one is gone."""
     await pair.begin(E1)
-    old = pair.neighbour(0)
+    old = pair.peer_link(0)
     for site in pair.sites:
         site.mesh.close()
     old.outgoing[A].send_item(Batch(["of the old one"]))
     await pair.begin(E2)
-    assert pair.neighbour(0) is not old
+    assert pair.peer_link(0) is not old
     pair.sites[0].mesh.outgoing[A].send_item(Barrier(CheckpointId(1)))
     await eventually(lambda: pair.sites[1].items, "the barrier")
     assert pair.sites[1].items == [(A, Barrier(CheckpointId(1)))]
@@ -327,7 +327,7 @@ async def test_a_peer_that_was_ahead_and_has_gone_is_not_waited_with(pair: Pair)
 @scene
 async def test_a_broken_connection_is_told_once_at_each_end(pair: Pair) -> None:
     await pair.begin(E1)
-    transport = pair.neighbour(0)._transport
+    transport = pair.peer_link(0)._transport
     assert transport is not None
     transport.abort()
     await eventually(lambda: all(site.lost for site in pair.sites), "both to hear of it")
@@ -338,7 +338,7 @@ async def test_a_broken_connection_is_told_once_at_each_end(pair: Pair) -> None:
 @scene
 async def test_a_worker_without_channels_to_others_is_open_at_once(pair: Pair) -> None:
     await pair.begin(E1, [])
-    assert pair.sites[0].mesh._neighbours == {}
+    assert pair.sites[0].mesh._peer_links == {}
 
 
 def test_a_verdict_is_none_before_it_is_known_what_the_epoch_has() -> None:
@@ -347,8 +347,8 @@ def test_a_verdict_is_none_before_it_is_known_what_the_epoch_has() -> None:
     async def test() -> None:
         site = Site(1)
         end = site.mesh.accept()
-        assert site.mesh.neighbour_proven(Proven(end._role, E1, b"d" * 32), end) is None
+        assert site.mesh.peer_link_proven(Proven(end._role, E1, b"d" * 32), end) is None
         site.mesh.expect(E1, [channel("a", 0, 2)])
-        assert site.mesh.neighbour_proven(Proven(end._role, E1, b"d" * 32), end) is Verdict.REFUSED
+        assert site.mesh.peer_link_proven(Proven(end._role, E1, b"d" * 32), end) is Verdict.REFUSED
 
     asyncio.run(test())

@@ -38,7 +38,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
 )
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.protocol.telemetry import Letter, Reading, SnapshotTimes
+from crosscut.protocol.telemetry import Reading, ShownDeadLetter, SnapshotTimes
 
 SECOND = 1_000_000_000
 E2 = Epoch(2)
@@ -396,7 +396,7 @@ def test_dead_letters_are_remembered_the_newest_of_them_and_each_once() -> None:
     talk = Watched()
     talk.running()
     for number in range(LETTERS_MAX + 20):
-        letters = (Letter("parse", f"<b>{number}</b>", "ValueError: no"),)
+        letters = (ShownDeadLetter("parse", f"<b>{number}</b>", "ValueError: no"),)
         batch = TaskStatistics(S0, letters=letters)
         # A batch's counters are said again until the next one has some.
         talk.at(number).message(0, WorkerHeartbeat(E1, (batch, TaskStatistics(K0))))

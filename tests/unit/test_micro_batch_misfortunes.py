@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints, parsed
 from crosscut.microbatch import stage
-from crosscut.microbatch.host_cache import remove_host_parts
+from crosscut.microbatch.host_cache import remove_host_cache
 from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.effects import EndJob
 from crosscut.spark.data.planned_source import PlannedSource
 from crosscut.testing.simulator.sources import ReplayedSource
 
-CALM = Weather()
+CALM = FaultProfile()
 RECORDS = 120
 NUMBER = StructType([StructField("number", IntegerType())])
 CHANCE = Random()
@@ -250,16 +250,16 @@ class Haunted(LocalJobs):
 
     def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         older, self._older = self._older, []
-        for order, parcels in older:
+        for order, shuffle_blocks in older:
             self.haunted += 1
             # Nobody hears of it: the run that it belongs to is over.
-            super()._attempt(order, parcels)
+            super()._attempt(order, shuffle_blocks)
         yield from super().run(name, orders, description)
 
-    def _attempt(self, order: StageOrder, parcels: list[Any]) -> list[Routed]:
+    def _attempt(self, order: StageOrder, shuffle_blocks: list[Any]) -> list[Routed]:
         if order.is_last:
-            self._older.append((order, parcels))
-        return super()._attempt(order, parcels)
+            self._older.append((order, shuffle_blocks))
+        return super()._attempt(order, shuffle_blocks)
 
 
 def test_a_zombie_that_stages_after_its_batch_is_complete_changes_nothing(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ class Losing(LocalJobs):
     def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         if self.seen["runs"] == 3:
             self._parts.rename(self._parts.with_name("lost"))
-            remove_host_parts(self._url, None)
+            remove_host_cache(self._url, None)
         yield from super().run(name, orders, description)
 
 

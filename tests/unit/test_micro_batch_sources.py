@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
@@ -20,18 +20,18 @@ from crosscut.graph.specs import JobGraph
 from crosscut.microbatch.bounded_splits import BoundedSplits
 from crosscut.operators.timestamps import AssignTimestamps
 from crosscut.protocol.messages import AssignSplits
-from crosscut.protocol.microbatch.found_splits import FoundSplits
+from crosscut.protocol.microbatch.discovered_splits import DiscoveredSplits
 from crosscut.protocol.microbatch.reading import PATIENCE_MS, SplitRead, empty_splits, is_enough
 
-STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
-CALM = Weather()
+STORM = FaultProfile(doubled=0.3, torn=0.3, lost=0.1)
+CALM = FaultProfile()
 SOURCE = VertexId("in")
 E1, E2 = Epoch(1), Epoch(2)
 SPLITS, RECORDS = 12, 10
 
 
-def made(seed: int, weather: Weather) -> Callable[[JobGraph, str], LocalJobs]:
-    return lambda graph, url: LocalJobs(graph, url, Random(seed), weather)
+def made(seed: int, fault_profile: FaultProfile) -> Callable[[JobGraph, str], LocalJobs]:
+    return lambda graph, url: LocalJobs(graph, url, Random(seed), fault_profile)
 
 
 def settings(tmp_path: Path, records_max: int = 8, trigger: Any = "interval", **others: Any) -> cc.Settings:
@@ -78,11 +78,11 @@ class Counting(SplitReader[int]):
 
 
 @pytest.mark.parametrize("weather", [CALM, STORM], ids=["calm", "storm"])
-def test_each_split_that_comes_is_read_once(tmp_path: Path, weather: Weather) -> None:
+def test_each_split_that_comes_is_read_once(tmp_path: Path, fault_profile: FaultProfile) -> None:
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("coming")
     flow.source(Coming()).sink(out)
-    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path), made(1, weather))
+    end, _ = run_batches(flow.compile(2, 128), settings(tmp_path), made(1, fault_profile))
     assert end is not None
     assert end.outcome == "finished", end
     assert sorted(out.records()) == list(range(SPLITS * RECORDS))
@@ -116,7 +116,7 @@ def test_a_split_that_is_given_again_after_a_checkpoint_has_it_would_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted."""
-    monkeypatch.setattr(FoundSplits, "completed", lambda found, n: None)
+    monkeypatch.setattr(DiscoveredSplits, "completed", lambda found, n: None)
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("coming")
     flow.source(Coming()).sink(out)
@@ -134,7 +134,7 @@ def given(since: int, *names: str, index: int = 0, epoch: Epoch = E1, is_last: b
 
 
 def test_a_split_is_given_to_each_batch_that_counts_it_until_a_checkpoint_has_it() -> None:
-    found = FoundSplits()
+    found = DiscoveredSplits()
     found.begin(E1)
     found.assigned(given(3, "a"))
     found.assigned(given(4, "b", index=1))
@@ -150,7 +150,7 @@ def test_a_split_is_given_to_each_batch_that_counts_it_until_a_checkpoint_has_it
 
 
 def test_that_no_other_split_comes_is_told_to_each_batch() -> None:
-    found = FoundSplits()
+    found = DiscoveredSplits()
     found.begin(E1)
     found.assigned(given(1, "a", is_last=True))
     found.completed(CheckpointId(1))
@@ -158,7 +158,7 @@ def test_that_no_other_split_comes_is_told_to_each_batch() -> None:
 
 
 def test_what_was_found_in_another_epoch_is_given_to_nobody() -> None:
-    found = FoundSplits()
+    found = DiscoveredSplits()
     found.begin(E1)
     found.assigned(given(1, "a"))
     found.begin(E2)
@@ -287,7 +287,7 @@ def test_a_split_without_records_does_not_hold_windows_up_for_ever(tmp_path: Pat
 def test_a_split_is_idle_by_what_all_batches_say_of_it_and_only_at_the_end_of_one() -> None:
     def operator(now_ms: int, saved: JSON) -> AssignTimestamps:
         one = AssignTimestamps("times", lambda record: record, 0, 100)
-        one.course.now_ms = now_ms
+        one.time_budget.now_ms = now_ms
         one.begin(["a", "b"], saved)
         return one
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 from tests.proof.flows import Description, built_flow, drawn_flow, expected_output, source_records
 from tests.proof.flows.steps import Loop, RateLimit
 
@@ -39,14 +39,14 @@ from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.simulator.sources import ReplayedSource
 
-STORM = Weather(doubled=0.3, torn=0.3, lost=0.1)
-CALM = Weather()
+STORM = FaultProfile(doubled=0.3, torn=0.3, lost=0.1)
+CALM = FaultProfile()
 
 
 def made(
-    seed: int, weather: Weather, state_backend: BackendName = "memory"
+    seed: int, fault_profile: FaultProfile, state_backend: BackendName = "memory"
 ) -> Callable[[JobGraph, str], LocalJobs]:
-    return lambda graph, url: LocalJobs(graph, url, Random(seed), weather, state_backend)
+    return lambda graph, url: LocalJobs(graph, url, Random(seed), fault_profile, state_backend)
 
 
 def settings(tmp_path: Path, records_max: int = 40, trigger: Any = "interval", **others: Any) -> cc.Settings:
@@ -155,7 +155,7 @@ def test_a_driver_that_dies_at_any_moment_is_followed_by_one_of_another_parallel
 def test_nothing_staged_is_left_over_once_a_job_has_finished(tmp_path: Path) -> None:
     out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
     graph = routed_at_random(out, counts).compile(2, 128)
-    end, jobs = run_batches(graph, settings(tmp_path), made(1, Weather(doubled=0.5)))
+    end, jobs = run_batches(graph, settings(tmp_path), made(1, FaultProfile(doubled=0.5)))
     assert end is not None
     assert end.outcome == "finished"
     assert jobs.seen["doubled"]
@@ -169,7 +169,7 @@ def test_files_of_attempts_that_were_not_taken_are_deleted_while_the_job_runs(
     monkeypatch.setattr(batches, "SWEEP_EVERY", 2)
     out, counts = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "counts")
     graph, given = routed_at_random(out, counts).compile(2, 128), settings(tmp_path, records_max=20)
-    end, jobs = run_batches(graph, given, made(1, Weather(doubled=0.7)))
+    end, jobs = run_batches(graph, given, made(1, FaultProfile(doubled=0.7)))
     assert end is not None
     assert end.outcome == "finished", end
     assert jobs.seen["doubled"] > 10

@@ -30,13 +30,13 @@ from crosscut.protocol.worker.lifecycle import (
     BeginTasks,
     EndTasks,
     EndWorker,
+    ForwardToTasks,
     LearnPeers,
-    Obedience,
     TasksEnded,
     TaskWord,
-    TellTasks,
     WorkerEffect,
     WorkerEvent,
+    WorkerLifecycle,
 )
 
 E1, E2, E3 = Epoch(1), Epoch(2), Epoch(3)
@@ -62,14 +62,14 @@ def words(epoch: Epoch) -> list[TaskWord]:
     ]
 
 
-def after(*events: WorkerEvent) -> Obedience:
-    machine = Obedience()
+def after(*events: WorkerEvent) -> WorkerLifecycle:
+    machine = WorkerLifecycle()
     for event in events:
         machine.handle(event)
     return machine
 
 
-def dropped_by(machine: Obedience, events: Sequence[WorkerEvent]) -> bool:
+def dropped_by(machine: WorkerLifecycle, events: Sequence[WorkerEvent]) -> bool:
     """Return whether each of them has no effect, and is counted."""
     before = machine.dropped["stale epoch"]
     effects: list[WorkerEffect] = []
@@ -79,7 +79,7 @@ def dropped_by(machine: Obedience, events: Sequence[WorkerEvent]) -> bool:
 
 
 def test_tasks_begin_once_none_of_an_older_epoch_is_here() -> None:
-    machine = Obedience()
+    machine = WorkerLifecycle()
     assert machine.handle(deploy(E1)) == [LearnPeers(()), EndTasks()]
     assert machine.handle(TasksEnded()) == [BeginTasks(deploy(E1))]
     assert machine.handle(deploy(E2)) == [LearnPeers(()), EndTasks()]
@@ -90,7 +90,7 @@ def test_tasks_begin_once_none_of_an_older_epoch_is_here() -> None:
 def test_the_tasks_hear_what_is_said_of_their_epoch() -> None:
     machine = after(deploy(E1), TasksEnded())
     for word in words(E1):
-        assert machine.handle(word) == [TellTasks(word)]
+        assert machine.handle(word) == [ForwardToTasks(word)]
     assert not machine.dropped
 
 
@@ -119,7 +119,7 @@ def test_a_halt_of_an_older_epoch_changes_nothing() -> None:
     assert dropped_by(machine, [HaltTasks(E1)])
     assert machine.handle(TasksEnded()) == [BeginTasks(deploy(E2))]
     assert dropped_by(machine, [HaltTasks(E1)])
-    assert machine.handle(StartTasks(E2)) == [TellTasks(StartTasks(E2))]
+    assert machine.handle(StartTasks(E2)) == [ForwardToTasks(StartTasks(E2))]
 
 
 def test_a_halt_ends_the_tasks_and_none_follow() -> None:
@@ -177,4 +177,4 @@ def test_an_end_that_nobody_asked_for_is_an_error() -> None:
     machine = after(deploy(E1), TasksEnded())
     with pytest.raises(ProtocolError, match="nobody has asked"):
         machine.handle(TasksEnded())
-    assert machine.handle(StartTasks(E1)) == [TellTasks(StartTasks(E1))]
+    assert machine.handle(StartTasks(E1)) == [ForwardToTasks(StartTasks(E1))]

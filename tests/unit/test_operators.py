@@ -30,7 +30,7 @@ from crosscut.graph.specs import (
     UnionSpec,
 )
 from crosscut.operators.building import build, keyed_state
-from crosscut.operators.final import ordinal_of
+from crosscut.operators.final_results import ordinal_of
 from crosscut.operators.keyed import NOTHING_YET, Aggregate
 from crosscut.operators.operator import Operator, shortened
 from crosscut.state.encoding import owned_copy
@@ -218,7 +218,7 @@ def test_the_final_values_of_many_keys_leave_in_several_batches() -> None:
     operator, _ = built(CountSpec("final"))
     keys = list(range(2_500))
     operator.process(Batch(keys, keys))
-    operator.course.begin(300)
+    operator.time_budget.begin(300)
     batches = [batch for batch, _ in operator.end("") if batch.records]
     assert max(len(batch) for batch in batches) == 300
     said = [key for batch in batches for key, count in batch.records if count == 1]
@@ -231,14 +231,14 @@ def test_whoever_goes_on_behind_a_place_says_the_rest_whatever_the_order_in_the_
 ) -> None:
     operator, _ = built(CountSpec("final"))
     operator.process(Batch(list(keys), list(keys)))
-    operator.course.begin(rows_max)
+    operator.time_budget.begin(rows_max)
     steps = [(batch.records, place) for batch, place in operator.end("")]
     cut = data.draw(st.integers(0, len(steps)))
     after = steps[cut - 1][1] if cut else ""
     restored, _ = built(CountSpec("final"))
     other_order = data.draw(st.permutations(keys))
     restored.process(Batch(other_order, list(other_order)))
-    restored.course.begin(rows_max)
+    restored.time_budget.begin(rows_max)
     said = [record for records, _ in steps[:cut] for record in records]
     rest = [record for batch, _ in restored.end(after) for record in batch.records]
     assert sorted(said + rest, key=repr) == sorted(((key, 1) for key in keys), key=repr)
@@ -251,14 +251,14 @@ def test_a_slice_that_is_over_in_the_midst_of_final_results_leaves_the_rest_for_
     def stop_at_third() -> str:
         seen.append(1)
         if len(seen) == 3:
-            operator.course.stop()
+            operator.time_budget.stop()
         return "result"
 
     operator.process(Batch(list(range(10)), list(range(10))))
-    operator.course.begin(5)
+    operator.time_budget.begin(5)
     sizes = [len(batch) for batch, _ in operator.end("") if batch.records]
     assert sizes == [3, 5, 2]
-    assert operator.course.rest is None
+    assert operator.time_budget.rest is None
 
 
 @pytest.mark.parametrize(("key", "same"), [(1.0, 1), ((2.0, "x"), (2, "x")), (True, 1)])
@@ -276,7 +276,7 @@ def test_a_completed_checkpoint_may_be_folded_in_while_the_final_values_leave(ba
         state.freeze(CheckpointId(n))
     operator.process(Batch([8_999, 9_000], [8_999, 9_000]))
     merging, emitted = state.complete(CheckpointId(2)), []
-    operator.course.begin(1_000)
+    operator.time_budget.begin(1_000)
     for position, (batch, _) in enumerate(operator.end("")):
         emitted += batch.records
         if position >= batches_before:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 from tests.unit.endless import Goes
 
 import crosscut as cc
@@ -54,7 +54,9 @@ def ran(
         **others,
     )
     graph = flow.compile(parallelism, 128)
-    end, _ = run_batches(graph, settings, lambda made, url: LocalJobs(made, url, Random(seed), Weather()))
+    end, _ = run_batches(
+        graph, settings, lambda made, url: LocalJobs(made, url, Random(seed), FaultProfile())
+    )
     assert end is not None
     return end.outcome
 

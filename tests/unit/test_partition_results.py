@@ -13,8 +13,8 @@ from crosscut.errors import WireError
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.microbatch.shuffle import (
     Failure,
-    Parcel,
     PartitionResult,
+    ShuffleBlock,
     decoded_result,
     encoded_result,
 )
@@ -32,15 +32,17 @@ def brought(handle: Any) -> tuple[Attempt, ...]:
 
 def test_a_result_comes_back_as_it_was() -> None:
     attempts = brought({"path": "x", "rows": [1, 2.5, None]})
-    data = encoded_result(1, Parcel(Partition(1, 1), "a", 0, is_last=True, brought=attempts))
+    data = encoded_result(1, ShuffleBlock(Partition(1, 1), "a", 0, is_last=True, brought=attempts))
     assert decoded_result(data) == PartitionResult(1, attempts)
     failure = Failure(TASK, FailureCause("ValueError", "no", "traceback"))
-    data = encoded_result(1, Parcel(Partition(1, 1), "a", 0, is_last=True, failure=failure))
+    data = encoded_result(1, ShuffleBlock(Partition(1, 1), "a", 0, is_last=True, failure=failure))
     assert decoded_result(data) == PartitionResult(1, failure=failure)
 
 
 def test_a_handle_that_is_no_json_is_a_failure_of_its_task() -> None:
-    data = encoded_result(1, Parcel(Partition(1, 1), "a", 0, is_last=True, brought=brought({"rows": {1}})))
+    data = encoded_result(
+        1, ShuffleBlock(Partition(1, 1), "a", 0, is_last=True, brought=brought({"rows": {1}}))
+    )
     failure = decoded_result(data).failure
     assert failure is not None
     assert failure.task == TASK

@@ -11,7 +11,7 @@ from crosscut.foundation.ids import ChannelId, TaskId, VertexId
 from crosscut.net import channels
 from crosscut.wire.batches import encode_batch
 from crosscut.wire.frames import Frame, FrameType
-from crosscut.wire.lanes import Lanes
+from crosscut.wire.send_queues import SendQueues
 
 CHANNEL = ChannelId(0, TaskId(VertexId("a"), 0), TaskId(VertexId("b"), 0))
 
@@ -27,10 +27,10 @@ def test_each_of_several_long_batches_in_a_row_arrives_as_it_was_sent(
     channel = channels.IncomingChannel(
         CHANNEL, lambda kind, payload: None, lambda _, item, size: received.append((item.records, size))
     )
-    lanes = Lanes(piece_bytes=30)
+    send_queues = SendQueues(piece_bytes=30)
     for batch in sent:
-        lanes.put(0, FrameType.BATCH, encode_batch(batch))
-    while not lanes.is_empty:
-        piece = lanes.take()
+        send_queues.put(0, FrameType.BATCH, encode_batch(batch))
+    while not send_queues.is_empty:
+        piece = send_queues.take()
         channel.received(Frame(piece.kind, 1, piece.payload, piece.channel))
     assert received == [(one.records, len(encode_batch(one))) for one in sent]

@@ -464,11 +464,11 @@ async def test_a_local_sender_waits_for_a_blocked_input_unless_that_may_spill(sp
         site.receive(INTO, [number])
     if spill_bytes:
         await site.until(lambda: not site.sender.has_work, "the sender")
-        assert site.join.intake.ends[LOCAL].queue.in_memory <= LOCAL_ITEMS_MAX
+        assert site.join.input_gate.ends[LOCAL].queue.in_memory <= LOCAL_ITEMS_MAX
         assert site.join.statistics().spilled_bytes > 0
     else:
         await site.until(
-            lambda: site.join.intake.ends[LOCAL].queue.in_memory > LOCAL_ITEMS_MAX, "a full channel"
+            lambda: site.join.input_gate.ends[LOCAL].queue.in_memory > LOCAL_ITEMS_MAX, "a full channel"
         )
         assert site.sender.has_work
     assert site.seen == [0]
@@ -704,7 +704,7 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         await asyncio.sleep(0)
     # It has overtaken the record, which is in the snapshot instead.
     assert connection.sent == [Barrier(N1)]
-    assert [len(item) for item in task.departures.ends[OUT].waiting if isinstance(item, Batch)] == [1]
+    assert [len(item) for item in task.output_buffers.ends[OUT].waiting if isinstance(item, Batch)] == [1]
     store.is_open.set()
     while not any(isinstance(one, SnapshotAcknowledged) for one in said):
         assert time.monotonic() < deadline_s, said
@@ -755,7 +755,7 @@ async def test_a_task_whose_output_takes_no_more_is_blocked_until_it_does() -> N
     await site.block(LOCAL)
     for number in range(LOCAL_ITEMS_MAX + 2):
         site.receive(INTO, [number], 1)
-    await site.until(lambda: bool(site.sender.departures.clogged), "back pressure")
+    await site.until(lambda: bool(site.sender.output_buffers.clogged), "back pressure")
     await site.until(lambda: site.pool.is_asleep, "rest")
     clock.now_ns += 70_000_000
 

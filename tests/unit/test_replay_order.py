@@ -24,13 +24,13 @@ from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part, Snapshot
-from crosscut.task.departures import Departures
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, Barrier
-from crosscut.task.outlets import Outlets
+from crosscut.task.output_buffers import OutputBuffers
 from crosscut.task.task import Task
+from crosscut.task.task_effects import TaskEffects
 from crosscut.testing.simulator.sources import ReplayedSource
-from crosscut.worker.deployment import _heritage
+from crosscut.worker.deployment import _predecessor_state
 
 N1 = CheckpointId(1)
 
@@ -126,7 +126,7 @@ def restored(
 def worked(task: Task) -> list[Any]:
     while task.has_work:
         task.run()
-    task.departures.flush()
+    task.output_buffers.flush()
     return sent(task)
 
 
@@ -159,12 +159,12 @@ def test_no_snapshot_is_taken_before_the_last_generation_is_through() -> None:
 
 def test_a_barrier_overtakes_only_what_comes_after_the_last_mark() -> None:
     """Its receiver takes no snapshot before, and what the mark follows is in no log."""
-    outlets, logged = Outlets(), []
-    departures = Departures([], outlets, 1 << 20)
-    departures.ends = {X: task_of().departures.ends[X]}
-    waiting = departures.ends[X].waiting
+    task_effects, logged = TaskEffects(), []
+    output_buffers = OutputBuffers([], task_effects, 1 << 20)
+    output_buffers.ends = {X: task_of().output_buffers.ends[X]}
+    waiting = output_buffers.ends[X].waiting
     waiting.extend([Batch(["older"]), REPLAYED, Batch(["newer"])])
-    departures.overtake(N1, lambda channel, batch: logged.append(batch.records))
+    output_buffers.overtake(N1, lambda channel, batch: logged.append(batch.records))
     assert [getattr(one, "records", one) for one in waiting] == [["older"], REPLAYED, Barrier(N1), ["newer"]]
     assert logged == [["newer"]]
 
@@ -207,8 +207,8 @@ def test_calls_stay_with_the_channel_records_of_their_task(index: int, mine: tup
     graph = flow.compile(2, 128)
     vertex = next(one for one in graph.vertices if one.vertex_id == "called")
     parts = [Part(f"parts/1/{task}", 1, "") for task in range(3)]
-    snapshot = Snapshot(parts=tuple(parts), forerunners=(1, 1, 1))
+    snapshot = Snapshot(parts=tuple(parts), predecessors=(1, 1, 1))
     owns = OwnedKeys(groups_of_task(index, 128, 2), 128)
-    heritage = _heritage(graph, vertex, WorkerIndex(index), 3, snapshot, owns)
-    assert heritage.chains == tuple((parts[task],) for task in mine)
-    assert all(heritage.owns((CheckpointId(1), 0, number)) for number in range(200))
+    predecessor_state = _predecessor_state(graph, vertex, WorkerIndex(index), 3, snapshot, owns)
+    assert predecessor_state.chains == tuple((parts[task],) for task in mine)
+    assert all(predecessor_state.owns((CheckpointId(1), 0, number)) for number in range(200))

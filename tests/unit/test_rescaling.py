@@ -17,16 +17,16 @@ from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.splits.rescaling import (
     ALL_SAID,
-    Inheritance,
+    StateAssignment,
     by_worker,
     combined_said,
-    inheritance,
     parallelism_of,
     read_said,
     rescaled,
     retired,
     said_ranges,
     shown_said,
+    state_assignment,
     wholly_taken,
     writers,
 )
@@ -274,17 +274,19 @@ def test_progress_that_is_none_is_named(said: Any) -> None:
 
 def test_at_the_same_parallelism_everybody_gets_what_he_had() -> None:
     before = checkpoint(2, counts=[Snapshot(parts=(part("a"),)), Snapshot(parts=(part("b"),))])
-    assert inheritance(before, 2, GROUPS, 0, [], EDGES) == Inheritance(CheckpointId(7), 0, before.snapshots)
+    assert state_assignment(before, 2, GROUPS, 0, [], EDGES) == StateAssignment(
+        CheckpointId(7), 0, before.snapshots
+    )
 
 
 def test_a_start_from_nothing_still_recovers_those_who_are_there_no_more() -> None:
-    found = inheritance(None, 1, GROUPS, 2, [OUT], EDGES)
-    assert found == Inheritance(retired=(TaskSnapshot(TaskId(OUT, 1), Snapshot()),))
+    found = state_assignment(None, 1, GROUPS, 2, [OUT], EDGES)
+    assert found == StateAssignment(retired=(TaskSnapshot(TaskId(OUT, 1), Snapshot()),))
 
 
 def test_another_parallelism_is_told() -> None:
     before = checkpoint(2, counts=[Snapshot(), Snapshot()])
-    found = inheritance(before, 3, GROUPS, 0, [], ())
+    found = state_assignment(before, 3, GROUPS, 0, [], ())
     assert found.rescaled_from == 2 and len(found.snapshots) == 3
 
 
@@ -344,7 +346,7 @@ def test_each_field_of_a_snapshot_has_been_thought_of() -> None:
         "late_records", "watermark", "assigned", "now_ms", "committed",
         "fields",
     }  # fmt: skip
-    made_anew = {"forerunners", "floors"}
+    made_anew = {"predecessors", "floors"}
     # They are said of a checkpoint, and nobody restores them.
     not_restored = {"drained", "at_rest", "freeze_us", "in_flight", "state_keys"}
     assert {one.name for one in fields(Snapshot)} == taken_over | made_anew | not_restored

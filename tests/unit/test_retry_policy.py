@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crosscut.foundation.ids import TaskId, VertexId, WorkerIndex
 from crosscut.microbatch.ports import Routed
-from crosscut.microbatch.shuffle import Failure, Parcel
+from crosscut.microbatch.shuffle import Failure, ShuffleBlock
 from crosscut.protocol.job.deaths import deaths_of
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Partition
@@ -32,9 +32,9 @@ FAILURE = Failure(TaskId(COUNT, 1), FailureCause("ValueError", "bad", traceback=
 def said(closed: list[bool]) -> Iterator[Routed]:
     """What an attempt says that has sent something, and then failed."""
     partition = Partition(1, 1)
-    yield 0, Parcel(partition, "a", 0)
+    yield 0, ShuffleBlock(partition, "a", 0)
     for target in range(2):
-        yield target, Parcel(partition, "a", 1, is_last=True, failure=FAILURE)
+        yield target, ShuffleBlock(partition, "a", 1, is_last=True, failure=FAILURE)
     closed.append(True)
 
 
@@ -45,7 +45,11 @@ def test_the_first_attempts_fail_as_spark_knows_it_and_then_the_cause_counts() -
         with pytest.raises(TriedError, match=r"count\[1\] failed: bad\nTraceback"):
             heard.extend(tried(said(closed), {COUNT}, number, 2))
         assert closed, "what it has open is closed"
-    assert [parcel.failure for _, parcel in tried(said([]), {COUNT}, 2, 2)] == [None, FAILURE, FAILURE]
+    assert [shuffle_block.failure for _, shuffle_block in tried(said([]), {COUNT}, 2, 2)] == [
+        None,
+        FAILURE,
+        FAILURE,
+    ]
 
 
 def test_what_has_failed_in_the_stage_before_was_tried_there() -> None:

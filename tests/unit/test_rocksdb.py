@@ -17,7 +17,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.windows import Session, Tumbling
-from crosscut.driver.job_spec import task_terms
+from crosscut.driver.job_spec import task_settings
 from crosscut.errors import SettingsError, StateError, StoreError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
@@ -38,7 +38,7 @@ from crosscut.state.rocksdb.state import RocksState
 from crosscut.state.rocksdb.table import RocksTable
 from crosscut.worker import backends
 from crosscut.worker.backends import OnDisk
-from crosscut.worker.state_at_hand import StateAtHand
+from crosscut.worker.local_state_cache import LocalStateCache
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
 TASK = TaskId(VertexId("counts"), 0)
@@ -292,7 +292,7 @@ def test_what_timers_need_is_read_at_once(backend: OnDisk, monkeypatch: pytest.M
         return read(database, key)
 
     monkeypatch.setattr(Database, "get", noted)
-    operator.course.begin(100)
+    operator.time_budget.begin(100)
     said = operator.advance(49)
     assert said is not None
     assert said.records == [(f"key-{time}", time) for time in range(50)]
@@ -400,7 +400,7 @@ def test_a_restore_that_fails_leaves_nothing_on_the_disk(backend: OnDisk, site: 
     """Else each attempt to restore onto a disk that is full would make it fuller."""
     site.state.main.put("a", 1)
     parts = site.checkpoint(N1)
-    at_hand = StateAtHand(backend)
+    at_hand = LocalStateCache(backend)
     is_lost = True
 
     def read(part: Part) -> bytes:
@@ -525,8 +525,8 @@ def test_a_database_that_is_opened_again_has_its_cache_and_filters(tmp_path: Pat
 
 
 def test_the_cache_is_as_large_as_the_settings_say(tmp_path: Path) -> None:
-    assert task_terms(cc.Settings()).state_cache_bytes == database.BLOCK_CACHE_BYTES
-    terms = task_terms(cc.Settings(state_backend="rocksdb", state_dir=tmp_path, state_cache_bytes=5 << 20))
+    assert task_settings(cc.Settings()).state_cache_bytes == database.BLOCK_CACHE_BYTES
+    terms = task_settings(cc.Settings(state_backend="rocksdb", state_dir=tmp_path, state_cache_bytes=5 << 20))
     made = backends.backend(terms.state_backend, terms.state_dir, 16, terms.state_cache_bytes)
     state = made.new_state(TASK)(int)
     assert isinstance(state, RocksState)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.proof.batches import JobsInThreads, LocalJobs, Weather
+from tests.proof.batches import FaultProfile, JobsInThreads, LocalJobs
 
 import crosscut as cc
 from crosscut.connectors.files.staged_files import StagedFiles
@@ -52,7 +52,7 @@ class ClusterInThreads:
     slots = None
 
     def __init__(self, graph: JobGraph, store_url: str) -> None:
-        self._jobs = JobsInThreads(LocalJobs(graph, store_url, Random(1), Weather()))
+        self._jobs = JobsInThreads(LocalJobs(graph, store_url, Random(1), FaultProfile()))
         self.calls: list[str] = []
         self.submitted = threading.Event()
         self.may_discover = threading.Event()

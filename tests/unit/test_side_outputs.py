@@ -216,7 +216,7 @@ def test_the_chain_hands_on_what_its_operators_say_whoever_stops_it() -> None:
 
     def stopping(n: int) -> int:
         if n == 4:
-            chain._course.stop()
+            chain._time_budget.stop()
         return n
 
     chain = Chain(
@@ -238,7 +238,7 @@ def test_a_split_that_is_stopped_has_said_what_it_has_taken() -> None:
 
     def stopping(n: int) -> bool:
         if n == 2:
-            site[0]._course.stop()
+            site[0]._time_budget.stop()
         return n % 2 == 0
 
     spec = SplitSpec((("even", stopping),), has_rest=True)

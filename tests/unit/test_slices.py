@@ -16,9 +16,9 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId
 from crosscut.host.failpoints import Failpoints
 from crosscut.host.watch import LOOK_NS, Watch
-from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import FlatMap, Map
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part
@@ -26,7 +26,7 @@ from crosscut.task.items import Barrier
 from crosscut.task.requests import NotePause, StoreFrozen
 from crosscut.task.task import Task
 from crosscut.wire.batches import decode_batch
-from crosscut.worker.pace import AdaptivePace, Pace
+from crosscut.worker.batch_sizer import AdaptiveBatchSizer, BatchSizer
 from crosscut.worker.pool import TaskPool
 
 MS = 1_000_000
@@ -59,8 +59,8 @@ class Machine:
         if self.now_ns >= self.next_look_ns:
             self.next_look_ns = self.now_ns + self.watch.look(self.now_ns)
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
-        self.watch.begin_slice(now_ns, patience_ns, course)
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None:
+        self.watch.begin_slice(now_ns, patience_ns, time_budget)
         self.next_look_ns = min(self.next_look_ns, now_ns + LOOK_NS)
 
     def end_slice(self) -> None:
@@ -78,13 +78,13 @@ class NoStore:
 class Site:
     """One task behind a channel, whose function takes as long as it is told to."""
 
-    def __init__(self, cost_ns: Callable[[Any], int], pace: Pace | None = None) -> None:
+    def __init__(self, cost_ns: Callable[[Any], int], pace: BatchSizer | None = None) -> None:
         self.machine = Machine()
         self.cost_ns = cost_ns
         self.seen: list[Any] = []
         self.said: list[WorkerMessage] = []
         self.longest_ns = 0
-        self.pace = pace or AdaptivePace(BATCH_ROWS)
+        self.pace = pace or AdaptiveBatchSizer(BATCH_ROWS)
         self.pool = TaskPool(
             epoch=Epoch(1),
             store=NoStore(),
@@ -100,8 +100,8 @@ class Site:
             slices=self.machine,
         )
         self.task = task_of(Map("slow", self.see), inputs=(A,))
-        self.task.departures.outputs = ()
-        self.task.departures.measure()
+        self.task.output_buffers.outputs = ()
+        self.task.output_buffers.measure()
         self.pool.add(self.task, None, None)
         self.pool.connect({})
         self.pool.start()
@@ -194,12 +194,12 @@ class Halfway:
     """A task, under unaligned barriers, that has just begun with [1, 2, 3] and has [4] waiting on A."""
 
     def __init__(self) -> None:
-        self.course = Course()
+        self.time_budget = TimeBudget()
         self.task = task_of(
             FlatMap("expand", lambda n: [n, n]),
             Map("slow", self.stop_at_first),
         )
-        self.task.chain.follow(self.course)
+        self.task.chain.follow(self.time_budget)
         self.task.offer(A, Batch([1, 2, 3]))
         self.task.run()
         assert self.task.chain.is_midway
@@ -207,7 +207,7 @@ class Halfway:
 
     def stop_at_first(self, n: int) -> int:
         if n == 1:
-            self.course.stop()
+            self.time_budget.stop()
         return n
 
     def work(self) -> None:
@@ -215,15 +215,15 @@ class Halfway:
             self.task.run()
 
     def sent(self) -> list[Any]:
-        items, self.task.outlets.outbox = self.task.outlets.outbox, []
+        items, self.task.task_effects.outbox = self.task.task_effects.outbox, []
         return [item.records if isinstance(item, Batch) else item for _, item in items]
 
     def stored(self) -> list[StoreFrozen]:
-        jobs, self.task.outlets.errands = self.task.outlets.errands, []
+        jobs, self.task.task_effects.errands = self.task.task_effects.errands, []
         return [job for job in jobs if isinstance(job, StoreFrozen)]
 
     def captured(self) -> bool:
-        jobs, self.task.outlets.errands = self.task.outlets.errands, []
+        jobs, self.task.task_effects.errands = self.task.task_effects.errands, []
         return any(isinstance(job, NotePause) for job in jobs)
 
 
@@ -248,7 +248,7 @@ def test_a_barrier_that_comes_while_a_batch_is_halfway_counts_as_soon_as_it_is_t
     assert Barrier(N1) in at.sent()
     while at.task.has_work:
         at.task.run()
-    at.task.departures.flush()
+    at.task.output_buffers.flush()
     assert [n for records in at.sent() if isinstance(records, list) for n in records] == [4, 4, 5, 5]
 
 
@@ -262,7 +262,7 @@ def test_a_barrier_that_waits_is_taken_once_though_the_same_one_comes_on_another
     assert received(stored) == [(A, [4]), (B, [7])]
     assert at.sent().count(Barrier(N1)) == 1
     assert at.task.statistics().queued_records == 2
-    assert at.task.intake.ends[A].queue.in_memory == at.task.intake.ends[B].queue.in_memory == 1
+    assert at.task.input_gate.ends[A].queue.in_memory == at.task.input_gate.ends[B].queue.in_memory == 1
 
 
 def test_a_snapshot_is_not_stored_before_all_inputs_are_logged_whose_barriers_have_waited() -> None:
@@ -283,7 +283,7 @@ def test_a_barrier_that_is_aborted_while_it_waits_is_taken_out() -> None:
     at.work()
     assert at.stored() == []
     assert Barrier(N1) not in at.sent()
-    assert at.task.intake.ends[A].queue.in_memory == 1
+    assert at.task.input_gate.ends[A].queue.in_memory == 1
 
 
 def test_a_newer_barrier_that_waits_behind_another_one_gives_that_one_up() -> None:
@@ -303,8 +303,8 @@ async def test_a_task_that_a_snapshot_waits_for_runs_though_its_output_takes_no_
     at = Halfway()
     site.pool.add(at.task, None, None)
     runner = site.pool._runners[-1]
-    at.task.chain.follow(at.course)
-    at.task.departures.clogged[X] = None
+    at.task.chain.follow(at.time_budget)
+    at.task.output_buffers.clogged[X] = None
     assert not runner.can_run(0)
     at.task.offer(A, Barrier(N1))
     assert runner.can_run(0)

@@ -252,7 +252,7 @@ def operator_of(spec: AggregateSpec | CountSpec) -> tuple[Operator, KeyedState]:
     assert state is not None
     operator = build(node, state, None)
     assert operator is not None
-    operator.course.begin(100)
+    operator.time_budget.begin(100)
     return operator, state
 
 
@@ -265,15 +265,15 @@ def batches() -> Iterator[Batch]:
 def test_keys_of_records_that_are_left_for_another_slice_have_no_value_yet(emit: Any) -> None:
     def add(total: str, record: str) -> str:
         if record == "b2":
-            operator.course.stop()
+            operator.time_budget.stop()
         return total + record
 
     operator, state = operator_of(AggregateSpec(str, add, None, emit))
     first, second = batches()
     operator.process(first)
     operator.process(second)
-    assert operator.course.rest is not None
-    assert operator.course.rest.records == ["d1", "c2", "e1"]
+    assert operator.time_budget.rest is not None
+    assert operator.time_budget.rest.records == ["d1", "c2", "e1"]
     assert dict(state.items()) == {"a": "a1", "b": "b1b2", "c": "c1"}
     whole = checkpoint(state, N1)
     assert contents([whole]) == {MAIN: {"a": "a1", "b": "b1b2", "c": "c1"}}
@@ -315,13 +315,13 @@ def test_the_record_whose_key_has_no_first_value_is_named() -> None:
 @pytest.mark.parametrize("emit", ["updates", "final"])
 def test_a_slice_that_ends_while_first_values_are_made_takes_a_record_all_the_same(emit: Any) -> None:
     def initial() -> str:
-        operator.course.stop()
+        operator.time_budget.stop()
         return ""
 
     operator, state = operator_of(AggregateSpec(initial, str.__add__, None, emit))
     operator.process(Batch(["a1", "b1", "c1"], ["a", "b", "c"]))
-    assert operator.course.is_over
-    taken = 3 - len(operator.course.rest.records if operator.course.rest is not None else [])
+    assert operator.time_budget.is_over
+    taken = 3 - len(operator.time_budget.rest.records if operator.time_budget.rest is not None else [])
     assert taken > 0
     assert len(state) == taken
 
@@ -337,7 +337,7 @@ class Unreadable(KeyedState):
 def test_state_that_can_not_be_read_is_no_fault_of_a_record(spec: AggregateSpec | CountSpec) -> None:
     operator = build(OperatorNode("fold", spec, ()), Unreadable(str), None)
     assert operator is not None
-    operator.course.begin(100)
+    operator.time_budget.begin(100)
     with pytest.raises(StateError, match="the disk is gone"):
         operator.process(Batch(["a1"], ["a"]))
 

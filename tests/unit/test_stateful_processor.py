@@ -139,11 +139,11 @@ def begun(site: Site, mine: str = "abc", rows_max: int = 1_000) -> list[str]:
     operator.own(lambda key: key in mine)
     said: list[str] = []
     while (alarm_ms := operator.next_alarm_ms) is not None:
-        operator.course.now_ms = max(operator.course.now_ms, alarm_ms)
-        operator.course.begin(rows_max)
+        operator.time_budget.now_ms = max(operator.time_budget.now_ms, alarm_ms)
+        operator.time_budget.begin(rows_max)
         while (made := operator.advance(None)) is not None:
             said += [row.said for row in made.records]
-            operator.course.begin(rows_max)
+            operator.time_budget.begin(rows_max)
     return said
 
 
@@ -309,25 +309,25 @@ def whats(rows: Any) -> list[tuple[str, str]]:
 
 def test_timers_and_ttl_of_processing_time() -> None:
     site = site_of(Timed(), "key STRING, what STRING")
-    site.operator.course.now_ms = 1_000
+    site.operator.time_budget.now_ms = 1_000
     assert whats(site.gives(("a", {"at": 1_000}), ("b", {"at": 1_005}), ("a", {"at": 1_010}))) == [
         ("a", "seen False, now 1000, watermark -1"),
         ("b", "seen False, now 1000, watermark -1"),
         ("a", "seen True, now 1000, watermark -1"),
     ]
     assert site.operator.advance(None) is None
-    site.operator.course.now_ms = 1_060
-    site.operator.course.begin(100)
+    site.operator.time_budget.now_ms = 1_060
+    site.operator.time_budget.begin(100)
     fired = site.operator.advance(None)
     assert fired is not None
     assert whats(fired.records) == [("b", "1005 at 1055"), ("a", "1010 at 1060")]
-    site.operator.course.now_ms = 1_100
+    site.operator.time_budget.now_ms = 1_100
     assert whats(site.gives(("a", {"at": 1_200}))) == [("a", "seen False, now 1100, watermark -1")]
 
 
 def test_timers_of_event_time() -> None:
     site = site_of(Timed(), "key STRING, what STRING", time_mode="EventTime")
-    site.operator.course.begin(100)
+    site.operator.time_budget.begin(100)
     assert site.operator.advance(7) is None
     assert whats(site.gives(("a", {"at": 10}))) == [("a", "seen False, now 0, watermark 7")]
     fired = site.operator.advance(60)
@@ -375,7 +375,7 @@ def test_each_item_of_a_list_with_a_ttl_has_a_life_of_its_own_as_in_spark() -> N
         (269, None, None, [5, 6]),
         (270, None, None, []),
     ):
-        site.operator.course.now_ms = now
+        site.operator.time_budget.now_ms = now
         (row,) = site.gives(("a", {"values": values, "new": new}))
         assert (row.seen, row.exists) == (seen, bool(seen)), now
 
@@ -383,7 +383,7 @@ def test_each_item_of_a_list_with_a_ttl_has_a_life_of_its_own_as_in_spark() -> N
 def test_items_of_a_list_that_have_expired_are_gone_also_where_it_always_grows() -> None:
     site = site_of(Recent(), "seen ARRAY<INT>, exists BOOLEAN")
     for now in range(1_000):
-        site.operator.course.now_ms = now
+        site.operator.time_budget.now_ms = now
         site.gives(("a", {"values": [now], "new": None}))
     ((_, items),) = site.rows("recent").values()
     assert len(items) <= 125

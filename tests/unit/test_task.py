@@ -31,8 +31,8 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshot.commit import RETRY_DELAY_MS, Committer
-from crosscut.protocol.snapshot.halting import HaltingBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot
@@ -109,11 +109,11 @@ def test_records_go_through_the_chain_and_into_every_output_in_order() -> None:
     offer(task, A, [1, 2], [3])
     assert work(task) == [A, A]
     assert sent(task) == []
-    assert task.departures.has_buffered
-    task.departures.flush()
+    assert task.output_buffers.has_buffered
+    task.output_buffers.flush()
     records = ["2", "4", "6"]
     assert sent(task) == [(X, records), (Y, records), (Z, records)]
-    assert not task.departures.has_buffered
+    assert not task.output_buffers.has_buffered
 
 
 def test_a_full_output_is_sent_without_being_flushed() -> None:
@@ -127,7 +127,7 @@ def test_a_barrier_leaves_behind_every_earlier_record_and_before_any_later_one_o
     task = task_of(inputs=(A,), outputs=[output(X, Y), output(Z)])
     offer(task, A, [1], Barrier(N1), [2])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [
         (X, [1]), (Y, [1]), (Z, [1]),
         (X, Barrier(N1)), (Y, Barrier(N1)), (Z, Barrier(N1)),
@@ -142,11 +142,11 @@ def test_while_aligning_what_comes_behind_the_barrier_is_held_and_the_rest_is_pr
     offer(task, B, [10], [20])
     assert work(task) == [A, B, A, B]
     assert task.snapshots.are_aligning
-    assert task.intake.ends[A].queue.in_memory == 2
+    assert task.input_gate.ends[A].queue.in_memory == 2
     assert asked(task) == []
     offer(task, B, [30], Barrier(N1), [40])
     assert work(task) == [B, B, A, B, A]
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [(X, [1, 10, 20, 30]), (X, Barrier(N1)), (X, [2, 40, 3])]
     assert asked(task) == [frozen(N1)]
     assert not task.snapshots.are_aligning
@@ -158,7 +158,7 @@ def test_a_task_whose_only_items_are_behind_the_barrier_has_no_work() -> None:
     work(task)
     assert not task.has_work
     assert task.run() is None
-    assert task.intake.ends[A].queue.in_memory == 1
+    assert task.input_gate.ends[A].queue.in_memory == 1
 
 
 def test_channels_are_served_in_turn() -> None:
@@ -187,7 +187,7 @@ def test_an_alignment_looks_at_each_blocked_channel_a_few_times_however_many_the
         offer(task, channel, Barrier(N1), [channel.source.index])
         work(task)
     assert work(task) == []
-    task.departures.flush()
+    task.output_buffers.flush()
     assert [item for _, item in sent(task)] == [Barrier(N1), list(range(100))]
     assert protocol.asked < 10 * len(inputs)
 
@@ -197,7 +197,7 @@ def test_a_newer_barrier_gives_the_older_alignment_up_and_frees_what_it_held() -
     offer(task, A, Barrier(N1), [1], Barrier(N2), [2])
     offer(task, B, [10], Barrier(N2), [20])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sorted(sent(task)[0][1]) == [1, 10]
     assert said(task) == [
         SnapshotDeclined(EPOCH, N1, HERE, f"superseded by barrier 2 on {B}"),
@@ -213,7 +213,7 @@ def test_an_aborted_alignment_frees_what_it_held_and_leaves_no_trace() -> None:
     assert work(task) == [A]
     offer(task, B, Barrier(N1), [2])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert (sent(task), said(task), asked(task)) == ([(X, [1, 2])], [], [])
 
 
@@ -222,9 +222,9 @@ def test_a_large_batch_is_processed_rows_max_at_a_time_and_no_barrier_gets_ahead
     task.rows_max = 2
     offer(task, A, [1, 2, 3, 4, 5], Barrier(N1), [6])
     assert task.run() == A
-    assert (task.records_in, task.intake.ends[A].queue.in_memory) == (2, 3)
+    assert (task.records_in, task.input_gate.ends[A].queue.in_memory) == (2, 3)
     assert work(task) == [A, A, A, A]
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [(X, [1, 2, 3, 4, 5]), (X, Barrier(N1)), (X, [6])]
 
 
@@ -236,7 +236,7 @@ def test_a_large_batch_keeps_its_keys_when_it_is_split() -> None:
     keys = ["k", "l", "k"]
     task.offer(A, Batch(keys, keys))
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [(X, [("k", 1), ("l", 1), ("k", 2), ("k", 3), ("l", 2), ("k", 4)])]
 
 
@@ -312,7 +312,7 @@ def test_a_restored_task_that_has_not_had_its_end_again_keeps_how_far_it_had_com
 
 def test_a_task_that_stands_still_says_nothing_of_the_end_either() -> None:
     """The snapshot under halting barriers holds no channel: what is sent meanwhile would be in none."""
-    task = task_of(Tail(["a"], ["b"]), inputs=(A,), protocol=HaltingBarriers)
+    task = task_of(Tail(["a"], ["b"]), inputs=(A,), protocol=StopTheWorldBarriers)
     offer(task, A, END)
     task.run()
     offer(task, A, Barrier(N1))

@@ -21,8 +21,8 @@ from crosscut.operators.stateless import Map
 from crosscut.protocol.messages import SnapshotAcknowledged, SnapshotDeclined
 from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
-from crosscut.protocol.snapshot.halting import HaltingBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.protocol.snapshots import Part, Snapshot
@@ -91,7 +91,7 @@ def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]
 
 
 def wait_in_front_of(task: Task, channel: ChannelId) -> list[Any]:
-    queue = task.intake.ends[channel].queue
+    queue = task.input_gate.ends[channel].queue
     items = [queue.popleft() for _ in range(len(queue))]
     for item in items:
         queue.append(item)
@@ -111,7 +111,7 @@ def test_what_arrives_on_a_back_edge_between_capture_and_return_is_logged_and_pr
     work(task)
     offer(task, L, [3], Barrier(N1), [4])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert stored_logs(task) == {1: [(L, [2], False), (L, [3], False)]}
     assert sent(task) == [
         (X, [1]), (Y, [1]), (X, Barrier(N1)), (Y, Barrier(N1)), (X, [2, 3, 4]), (Y, [2, 3, 4]),
@@ -197,7 +197,7 @@ def test_a_backlog_on_disk_is_logged_by_reference_and_copied_in_slices(
     task = task_of(AlignedBarriers, space=space)
     for number in range(160):
         offer(task, L, [bytes([number]) * 100_000])
-        assert task.intake.ends[L].spill()
+        assert task.input_gate.ends[L].spill()
 
     def refused(*_: Any) -> Any:
         raise AssertionError("a batch is decoded or encoded")
@@ -207,7 +207,7 @@ def test_a_backlog_on_disk_is_logged_by_reference_and_copied_in_slices(
             patch.setattr(module, "encode_batch", refused)
         patch.setattr(queues, "decode_batch", refused)
         offer(task, A, Barrier(N1))
-        task.intake._turn.rotate()
+        task.input_gate._turn.rotate()
         tracemalloc.start()
         task.run()
         offer(task, L, Barrier(N1))
@@ -236,9 +236,9 @@ def test_a_log_that_is_aborted_lets_go_of_the_backlog() -> None:
     space = DiskSpace()
     task = task_of(AlignedBarriers, space=space)
     offer(task, L, [1], [2])
-    assert task.intake.ends[L].spill()
+    assert task.input_gate.ends[L].spill()
     offer(task, A, Barrier(N1))
-    task.intake._turn.rotate()
+    task.input_gate._turn.rotate()
     task.run()
     task.snapshots.abort(N1)
     work(task)
@@ -286,8 +286,8 @@ def test_a_task_that_has_ended_is_not_drained_while_the_barrier_overtakes_what_i
     task = task_of(UnalignedBarriers, inputs=(A,), outputs=(X,))
     offer(task, A, END)
     work(task)
-    task.departures.ends[X].waiting.extend([Batch([1]), END])
-    task.outlets.outbox.clear()
+    task.output_buffers.ends[X].waiting.extend([Batch([1]), END])
+    task.task_effects.outbox.clear()
     offer(task, A, Barrier(N1))
     task.snapshots.stored(N1, None, 0, LOG_PART)
     assert said(task)[0].snapshot == Snapshot(log=(LOG_PART,), in_flight=1, ended=True)
@@ -321,7 +321,7 @@ def test_the_log_is_replayed_in_order_before_any_new_input() -> None:
     task = task_of(AlignedBarriers, replay=[logged(L, 1), logged(L, 2, 3)], outputs=(X,))
     offer(task, L, [4])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [(X, [1, 2, 3, 4])]
 
 
@@ -333,7 +333,7 @@ def test_what_the_sender_has_to_send_again_leaves_before_anything_else_and_is_no
         replay=[logged(X, 1, by_sender=True), logged(A, 2), logged(Y, 3, by_sender=True)],
     )
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [(X, [1]), (Y, [3]), (X, [-2]), (Y, [-2])]
 
 
@@ -367,7 +367,7 @@ def test_an_unaligned_checkpoint_before_anything_was_replayed_holds_all_of_it_on
 def test_replayed_records_keep_their_keys() -> None:
     one = LoggedBatch(A, encode_batch(Batch(["r"], ["k"])), 1, by_sender=False)
     task = task_of(AlignedBarriers, inputs=(A,), replay=[one])
-    (item,) = task.intake.ends[A].queue._head
+    (item,) = task.input_gate.ends[A].queue._head
     assert isinstance(item, Batch)
     assert (item.records, item.keys) == (["r"], ["k"])
 
@@ -378,13 +378,16 @@ def test_replayed_records_keep_their_keys() -> None:
 def clogged(*items: Any) -> Task:
     """Return a task whose output X takes nothing more, with `items` waiting there."""
     task = task_of(UnalignedBarriers, inputs=(A,), outputs=(X, Y))
-    task.departures.ends[X].waiting.extend(Batch(item) if isinstance(item, list) else item for item in items)
+    task.output_buffers.ends[X].waiting.extend(
+        Batch(item) if isinstance(item, list) else item for item in items
+    )
     return task
 
 
 def waiting(task: Task, channel: ChannelId) -> list[Any]:
     return [
-        item.records if isinstance(item, Batch) else item for item in task.departures.ends[channel].waiting
+        item.records if isinstance(item, Batch) else item
+        for item in task.output_buffers.ends[channel].waiting
     ]
 
 
@@ -407,7 +410,7 @@ def test_it_gets_ahead_of_what_waits_in_the_output_buffers_too() -> None:
     task = task_of(UnalignedBarriers, inputs=(A,))
     offer(task, A, [1])
     work(task)
-    assert task.departures.has_buffered
+    assert task.output_buffers.has_buffered
     offer(task, A, Barrier(N1))
     assert sent(task) == [(X, Barrier(N1)), (X, [1]), (Y, Barrier(N1)), (Y, [1])]
     assert stored_logs(task) == {1: [(X, [1], True), (Y, [1], True)]}
@@ -417,7 +420,7 @@ def test_what_is_produced_after_the_barrier_stays_behind_it() -> None:
     task = clogged([1])
     offer(task, A, Barrier(N1), [2])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert waiting(task, X) == [Barrier(N1), [1]]
     assert sent(task) == [(Y, Barrier(N1)), (X, [2]), (Y, [2])]
 
@@ -436,7 +439,9 @@ def test_the_end_of_input_is_overtaken_and_not_logged() -> None:
 def stuck(*items: Any, protocol: type[SnapshotProtocol] = AlignedThenUnaligned) -> Task:
     """Return a task that has captured for 1, whose output X takes nothing: `items` wait there first."""
     task = task_of(protocol, inputs=(A,), outputs=(X, Y))
-    task.departures.ends[X].waiting.extend(Batch(item) if isinstance(item, list) else item for item in items)
+    task.output_buffers.ends[X].waiting.extend(
+        Batch(item) if isinstance(item, list) else item for item in items
+    )
     offer(task, A, Barrier(N1))
     work(task)
     hand_over(task)
@@ -445,27 +450,27 @@ def stuck(*items: Any, protocol: type[SnapshotProtocol] = AlignedThenUnaligned) 
 
 def hand_over(task: Task) -> None:
     """X takes nothing, Y takes all."""
-    outbox, task.outlets.outbox = task.outlets.outbox, []
-    task.departures.ends[X].waiting.extend(item for channel, item in outbox if channel == X)
-    task.snapshots.note_departures()
+    outbox, task.task_effects.outbox = task.task_effects.outbox, []
+    task.output_buffers.ends[X].waiting.extend(item for channel, item in outbox if channel == X)
+    task.snapshots.note_sent()
 
 
 def test_the_snapshot_is_stored_when_the_barrier_has_left_on_every_output() -> None:
     task = stuck([1])
     assert asked(task) == [WaitForAlignment(N1)]
-    task.departures.ends[X].waiting.popleft()
-    assert not task.snapshots.note_departures()
-    task.departures.ends[X].waiting.popleft()
-    assert task.snapshots.note_departures()
+    task.output_buffers.ends[X].waiting.popleft()
+    assert not task.snapshots.note_sent()
+    task.output_buffers.ends[X].waiting.popleft()
+    assert task.snapshots.note_sent()
     assert stored_logs(task) == {1: []}
-    assert not task.snapshots.note_departures()
+    assert not task.snapshots.note_sent()
 
 
 def test_a_barrier_that_is_stuck_gets_ahead_of_what_it_was_sent_behind_and_that_is_logged() -> None:
     task = stuck([1], [2])
     offer(task, A, [3])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     hand_over(task)
     task.snapshots.alignment_timed_out(N1)
     assert waiting(task, X) == [Barrier(N1), [1], [2], [3]]
@@ -475,9 +480,9 @@ def test_a_barrier_that_is_stuck_gets_ahead_of_what_it_was_sent_behind_and_that_
 
 def test_it_gets_ahead_where_it_still_waits_only() -> None:
     task = stuck()
-    task.departures.ends[X].waiting.clear()
-    task.departures.ends[X].waiting.append(Batch([9]))
-    task.departures.ends[Y].waiting.extend([Batch([1]), Barrier(N1)])
+    task.output_buffers.ends[X].waiting.clear()
+    task.output_buffers.ends[X].waiting.append(Batch([9]))
+    task.output_buffers.ends[Y].waiting.extend([Batch([1]), Barrier(N1)])
     task.snapshots.alignment_timed_out(N1)
     assert waiting(task, X) == [[9]]
     assert waiting(task, Y) == [Barrier(N1), [1]]
@@ -497,7 +502,7 @@ def test_it_stays_behind_older_barriers_that_were_expedited_before() -> None:
 def test_a_source_expedites_its_barrier_too() -> None:
     splits = SplitQueue(generate(lambda number: number, 3), [])
     task = bare_task.task_of(inputs=(), protocol=AlignedThenUnaligned, splits=splits, rows=9)
-    task.departures.ends[X].waiting.append(Batch([1]))
+    task.output_buffers.ends[X].waiting.append(Batch([1]))
     task.snapshots.trigger(N1)
     hand_over(task)
     assert asked(task) == [WaitForAlignment(N1)]
@@ -533,9 +538,9 @@ def test_a_switch_that_takes_the_last_barrier_out_of_a_queue_says_that_there_is_
     task = task_of(AlignedThenUnaligned, inputs=(A, B))
     offer(task, A, [1], Barrier(N1))
     offer(task, B, [2])
-    assert task.run() == A and task.intake.ends[A].queue.in_memory == 1
+    assert task.run() == A and task.input_gate.ends[A].queue.in_memory == 1
     task.snapshots.alignment_timed_out(N1)
-    assert task.outlets.emptied == [A]
+    assert task.task_effects.emptied == [A]
 
 
 def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
@@ -548,13 +553,13 @@ def test_a_switch_leaves_what_came_behind_the_barrier_out_of_the_log() -> None:
     offer(task, B, Barrier(N1))
     assert stored_logs(task) == {1: [(B, [2], False)]}
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [(X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2])]
 
 
 @pytest.mark.parametrize("waiting", [[], [1, 2]])
 def test_a_task_that_stands_still_takes_the_barrier_out_that_came_back_meanwhile(waiting: list[int]) -> None:
-    task = task_of(HaltingBarriers)
+    task = task_of(StopTheWorldBarriers)
     offer(task, A, Barrier(N1))
     work(task)
     offer(task, L, *([waiting] if waiting else []), Barrier(N1))
@@ -564,7 +569,7 @@ def test_a_task_that_stands_still_takes_the_barrier_out_that_came_back_meanwhile
     task.snapshots.resume(N1)
     offer(task, A, [3])
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task)[2:] == [(X, [*waiting, 3]), (Y, [*waiting, 3])]
 
 
@@ -575,15 +580,15 @@ def test_a_blocked_input_is_spilled_if_the_settings_say_so_and_no_other_regular_
     task = task_of(AlignedBarriers, inputs=(A, B), spills_blocked=True)
     offer(task, A, Barrier(N1), [1], [2])
     offer(task, B, [3])
-    assert not task.intake.ends[A].spill(), "its barrier has not been delivered"
+    assert not task.input_gate.ends[A].spill(), "its barrier has not been delivered"
     work(task)
-    assert task.intake.ends[A].spill()
-    assert not task.intake.ends[B].spill()
-    assert (task.intake.ends[A].queue.in_memory, task.statistics().queued_records) == (0, 2)
+    assert task.input_gate.ends[A].spill()
+    assert not task.input_gate.ends[B].spill()
+    assert (task.input_gate.ends[A].queue.in_memory, task.statistics().queued_records) == (0, 2)
     assert task.statistics().spilled_bytes > 0
     offer(task, B, Barrier(N1))
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert sent(task) == [
         (X, [3]), (Y, [3]), (X, Barrier(N1)), (Y, Barrier(N1)), (X, [1, 2]), (Y, [1, 2]),
     ]  # fmt: skip
@@ -593,14 +598,14 @@ def test_a_blocked_input_stays_in_memory_unless_the_settings_say_so() -> None:
     task = task_of(AlignedBarriers, inputs=(A, B))
     offer(task, A, Barrier(N1), [1])
     work(task)
-    assert not task.intake.ends[A].spill()
-    assert task.intake.ends[A].queue.in_memory == 1
+    assert not task.input_gate.ends[A].spill()
+    assert task.input_gate.ends[A].queue.in_memory == 1
 
 
 def test_a_back_edge_may_always_be_spilled() -> None:
     task = task_of(AlignedBarriers)
     offer(task, L, [1])
-    assert task.intake.ends[L].spill()
+    assert task.input_gate.ends[L].spill()
     assert wait_in_front_of(task, L) == [[1]]
     task.close()
 
@@ -610,19 +615,19 @@ def test_what_is_on_disk_belongs_to_the_log_of_a_checkpoint_that_switches() -> N
     task = task_of(AlignedThenUnaligned, inputs=(A, B), spills_blocked=True)
     offer(task, A, Barrier(N1), [1], [2], Barrier(N2), [3])
     work(task)
-    assert task.intake.ends[A].spill()
+    assert task.input_gate.ends[A].spill()
     offer(task, A, [4])
     offer(task, B, Barrier(N1))
     task.run()
     assert sent(task) == [(X, Barrier(N1)), (Y, Barrier(N1))]
-    assert task.snapshots.note_departures()
+    assert task.snapshots.note_sent()
     assert stored_logs(task) == {1: []}
     task.snapshots.alignment_timed_out(N2)
     offer(task, B, [5], Barrier(N2))
     assert stored_logs(task) == {2: [(A, [1], False), (A, [2], False), (B, [5], False)]}
     assert wait_in_front_of(task, A) == [[1], [2], [3], [4]]
     work(task)
-    task.departures.flush()
+    task.output_buffers.flush()
     assert [records for channel, records in sent(task) if channel == X] == [
         Barrier(N2), [1, 5, 2, 3, 4]
     ]  # fmt: skip

@@ -25,7 +25,7 @@ def test_the_snippets_of_the_guide_build_flows_and_its_timers_say_who_is_quiet()
         if isinstance(node.spec, ProcessSpec):
             process = build(node, keyed_state(node), None)
     assert process is not None
-    process.course.begin(10)
+    process.time_budget.begin(10)
     process.process(Batch([("ada", 0), ("bob", 0), ("ada", 0)], ["ada", "bob", "ada"], [0, 5, 30_000]))
     due = process.advance(70_000)
     assert due is not None

@@ -19,8 +19,8 @@ from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.graph.specs import OperatorNode, ProcessSpec, Vertex
 from crosscut.graph.windows import CountFold
 from crosscut.operators.building import build, keyed_state
-from crosscut.operators.course import Course
 from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.windows.building import window_operator, window_state
 from crosscut.operators.windows.folding import folding
 from crosscut.state.keyed import KeyedState
@@ -156,8 +156,8 @@ class Site:
         operator = build(vertex.chain[0], self.state, None, ())
         assert isinstance(operator, Process)
         self.operator = operator
-        self.operator.course = Course()
-        self.operator.course.begin(1_000)
+        self.operator.time_budget = TimeBudget()
+        self.operator.time_budget.begin(1_000)
         for _ in operator.loading():
             pass
 
@@ -170,7 +170,7 @@ class Site:
         said: list[Any] = []
         while (made := self.operator.advance(watermark)) is not None:
             said += shown(made)
-            self.operator.course.rest = None
+            self.operator.time_budget.rest = None
         return said
 
 
@@ -262,7 +262,7 @@ def test_a_timer_in_the_past_is_called_soon_and_what_it_says_is_not_late() -> No
 def test_a_slice_fires_a_bounded_number_and_the_next_one_goes_on() -> None:
     site = Site(Chain(up_to=100))
     site.takes(("a", 10))
-    site.operator.course.begin(3)
+    site.operator.time_budget.begin(3)
     made = site.operator.advance(100)
     assert made is not None
     assert made.records == [10, 20, 30]
@@ -272,7 +272,7 @@ def test_a_slice_fires_a_bounded_number_and_the_next_one_goes_on() -> None:
 def test_a_timer_that_always_sets_the_next_one_is_told_of_when_the_input_has_ended() -> None:
     site = Site(Chain(up_to=END_OF_TIME - 1))
     site.takes(("a", 10))
-    site.operator.course.begin(TIMERS_AT_ONCE_MAX * 2)
+    site.operator.time_budget.begin(TIMERS_AT_ONCE_MAX * 2)
     with pytest.raises(
         UserCodeError, match="key 'a' has set 10000 timers, each of them due at once, after the end of input"
     ) as caught:
@@ -311,12 +311,12 @@ class Ticking(cc.KeyedProcess[Any, Any]):
 
 def test_processing_time_is_the_time_that_the_slice_is_told() -> None:
     site = Site(Ticking())
-    course = site.operator.course
-    course.now_ms = 1_000
+    time_budget = site.operator.time_budget
+    time_budget.now_ms = 1_000
     site.takes(("a", 1))
-    course.now_ms = 1_049
+    time_budget.now_ms = 1_049
     assert site.says(7) == []
-    course.now_ms = 1_060
+    time_budget.now_ms = 1_060
     assert site.says(None) == [(("a", 1_050, 1_060, 7), 7)]
     assert site.says(None) == []
 
@@ -324,16 +324,16 @@ def test_processing_time_is_the_time_that_the_slice_is_told() -> None:
 def test_what_a_restored_timer_of_processing_time_says_is_not_late() -> None:
     """Those that came due while the job was down fire before the watermark has gone on again."""
     site = Site(Ticking())
-    site.operator.course.now_ms = 1_000
+    site.operator.time_budget.now_ms = 1_000
     site.takes(("a", 1))
     again = Site(Ticking(), site.state)
-    again.operator.course.now_ms = 5_000
+    again.operator.time_budget.now_ms = 5_000
     again.operator.begin_at(7)
     assert again.says(7) == [(("a", 1_050, 5_000, 7), 7)]
     # So also before what was on its way at another parallelism, at the watermarks of others.
     site.takes(("b", 1))
     again = Site(Ticking(), site.state)
-    again.operator.course.now_ms = 5_000
+    again.operator.time_budget.now_ms = 5_000
     again.operator.begin_at(7)
     assert [time for _, time in again.says(None)] == [7]
 
@@ -437,7 +437,7 @@ def test_a_dead_letter_leaves_no_timer_and_takes_none_away() -> None:
     operator = build(vertex.chain[0], state, None, ("dead letters",))
     assert isinstance(operator, Process)
     operator.process(Batch([("a", 4), ("a", 5), ("a", 6)], ["a", "a", "a"], [4, 5, 6]))
-    operator.course.begin(100)
+    operator.time_budget.begin(100)
     due = operator.advance(100)
     assert due is not None
     assert due.records == [4, 6]
@@ -497,9 +497,9 @@ def test_a_record_without_event_time_has_no_timestamp_also_after_a_timer() -> No
     assert state is not None
     operator = build(node, state, None)
     assert operator is not None
-    operator.course.rows_max = 10
+    operator.time_budget.rows_max = 10
     for now in (1, 2):
-        operator.course.now_ms = now
+        operator.time_budget.now_ms = now
         assert operator.process(Batch([now], ["a"])).records == [None]
         assert operator.advance(None) is not None
         assert operator.advance(None) is None

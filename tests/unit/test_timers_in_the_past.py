@@ -19,7 +19,7 @@ from crosscut.graph.specs import OperatorNode, ProcessSpec
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.process import TIMERS_AT_ONCE_MAX, Process
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
-from crosscut.protocol.snapshot.halting import HaltingBarriers
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 from crosscut.state.keyed import KeyedState
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
@@ -44,7 +44,7 @@ class Site:
         operator = build(self._node, state, None)
         assert isinstance(operator, Process)
         self.operator = operator
-        operator.course.begin(self._rows_max)
+        operator.time_budget.begin(self._rows_max)
         for _ in operator.loading():
             pass
         operator.begin_at(watermark)
@@ -65,7 +65,7 @@ class Site:
 
     def step(self, watermark: int | None) -> list[Any] | None:
         made = self.operator.advance(watermark)
-        self.operator.course.rest = None
+        self.operator.time_budget.rest = None
         return None if made is None else shown(made)
 
     def says(self, watermark: int | None) -> list[Any]:
@@ -150,7 +150,7 @@ class ByTurns(cc.KeyedProcess[Any, Any]):
 @pytest.mark.parametrize("process", [Again(), AgainByClock(), ByTurns()])
 def test_a_timer_that_always_sets_one_that_is_due_at_once_fails_the_job_by_name(process: Any) -> None:
     site = Site(process)
-    site.operator.course.now_ms = 50
+    site.operator.time_budget.now_ms = 50
     site.takes(("other", 5_000), ("a", 10))
     with pytest.raises(
         UserCodeError, match="key 'a' has set 10000 timers, each of them due at once"
@@ -210,7 +210,8 @@ class ByClock(cc.KeyedProcess[Any, Any]):
 
 
 def task_of(
-    process: cc.KeyedProcess[Any, Any], protocol: type[AlignedBarriers | HaltingBarriers] = AlignedBarriers
+    process: cc.KeyedProcess[Any, Any],
+    protocol: type[AlignedBarriers | StopTheWorldBarriers] = AlignedBarriers,
 ) -> Task:
     site = Site(process)
     return bare_task.task_of(
@@ -223,8 +224,8 @@ def task_of(
 
 
 def sent(task: Task) -> list[Any]:
-    task.departures.flush()
-    items, task.outlets.outbox = task.outlets.outbox, []
+    task.output_buffers.flush()
+    items, task.task_effects.outbox = task.task_effects.outbox, []
     found: list[Any] = []
     for _, item in items:
         found += item.records if isinstance(item, Batch) else [item]
@@ -263,13 +264,13 @@ def test_a_barrier_passes_between_two_slices_of_timers_that_are_due() -> None:
     said = sent(task)
     assert [one for one in said if isinstance(one, int)] == list(range(10))
     assert 0 < said.index(Barrier(N1)) < len(said) - 1
-    [snapshot] = [errand.frozen for errand in task.outlets.errands if isinstance(errand, StoreFrozen)]
+    [snapshot] = [errand.frozen for errand in task.task_effects.errands if isinstance(errand, StoreFrozen)]
     assert snapshot.watermark == 9
 
 
 def test_who_stands_still_says_nothing_though_timers_are_due() -> None:
     """Else what it says is in no snapshot: those that it is for stand still, too."""
-    task = task_of(Ticks(), HaltingBarriers)
+    task = task_of(Ticks(), StopTheWorldBarriers)
     task.rows_max = 2
     task.offer(A, Batch([("a", 0)], ["a"], [0], 9))
     task.offer(B, Batch([], watermark=9))

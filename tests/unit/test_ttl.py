@@ -243,19 +243,19 @@ def test_processing_time_is_the_one_that_the_operator_is_told(new: NewState) -> 
     site = Site(Briefly(), new)
     said = []
     for now in (1_000, 1_009, 1_018, 1_028, 1_029):
-        site.operator.course.now_ms = now
+        site.operator.time_budget.now_ms = now
         said += site.gives(("a", now))
     assert said == [None, 1_000, 1_009, None, 1_028]
     stored(site.state, N1)
     for now in (2_000, 2_005, 2_010):
-        site.operator.course.now_ms = now
+        site.operator.time_budget.now_ms = now
         site.gives(("b", 1))
     assert not site.state.tables["last"].has("a")
 
 
 def tick(operator: Process, now_ms: int) -> None:
     """What a task does by its clock, while no record comes."""
-    operator.course.now_ms = now_ms
+    operator.time_budget.now_ms = now_ms
     alarm_ms = operator.next_alarm_ms
     if alarm_ms is not None and alarm_ms <= now_ms:
         assert operator.advance(None) is None
@@ -274,7 +274,7 @@ def test_what_has_expired_is_removed_in_bounded_time_though_no_record_comes_any_
 
     site = Site(Briefly(), new)
     tables = site.state.tables
-    site.operator.course.now_ms = 1_000_000
+    site.operator.time_budget.now_ms = 1_000_000
     site.gives(*[(key, 1) for key in range(2_000)], at=100)
     stored(site.state, N1)
     tick(site.operator, 1_000_000)
@@ -315,21 +315,21 @@ def said_at(site: Site, watermark: int | None) -> list[Any]:
     said: list[Any] = []
     while (made := site.operator.advance(watermark)) is not None:
         said += made.records
-        site.operator.course.rest = None
+        site.operator.time_budget.rest = None
     return said
 
 
 def test_a_timer_finds_what_is_alive_at_its_own_time_however_far_the_watermark_jumps(new: NewState) -> None:
     for watermark in (200, cc.END_OF_TIME):
         site = Site(AtTimers(), new)
-        site.operator.course.begin(100)
+        site.operator.time_budget.begin(100)
         site.gives(("a", ("set", 1)), *[("a", ("at", time)) for time in (105, 109, 110, 150)], at=100)
         assert said_at(site, watermark) == [(105, 1), (109, 1), (110, None), (150, None)]
 
 
 def test_what_has_expired_once_does_not_come_back_for_a_timer_of_an_older_time(new: NewState) -> None:
     site = Site(AtTimers(), new)
-    site.operator.course.begin(100)
+    site.operator.time_budget.begin(100)
     site.gives(("a", ("set", 1)), at=100, watermark=0)
     said_at(site, 110)
     site.gives(("a", ("at", 105)), at=112)
@@ -337,8 +337,8 @@ def test_what_has_expired_once_does_not_come_back_for_a_timer_of_an_older_time(n
     # Likewise one that a timer of the clock has set, which comes after all that the watermark has made due;
     # wherever a snapshot is taken in between.
     site.gives(("a", ("clock", 1_000)), at=112)
-    site.operator.course.now_ms = 1_000
-    site.operator.course.begin(1)
+    site.operator.time_budget.now_ms = 1_000
+    site.operator.time_budget.begin(1)
     made = site.operator.advance(300)
     assert made is not None and made.records == [("clock 1000", None)]
     assert site.state.named["event timers"].get(("a", 0))[1] == 300
@@ -346,9 +346,9 @@ def test_what_has_expired_once_does_not_come_back_for_a_timer_of_an_older_time(n
 
 def test_what_a_timer_of_the_clock_sets_lives_from_the_time_that_is_known(new: NewState) -> None:
     site = Site(AtTimers(), new)
-    site.operator.course.begin(100)
+    site.operator.time_budget.begin(100)
     site.gives(("a", ("clock", 1_000)), at=100, watermark=500)
-    site.operator.course.now_ms = 1_000
+    site.operator.time_budget.now_ms = 1_000
     assert said_at(site, None) == [("clock 1000", None), (0, 1_000)]
     site.gives(("a", ("at", 509)), ("a", ("at", 510)), at=500)
     assert said_at(site, 900) == [(509, 1_000), (510, None)]
@@ -356,9 +356,9 @@ def test_what_a_timer_of_the_clock_sets_lives_from_the_time_that_is_known(new: N
 
 def test_what_is_set_before_any_time_is_known_lives_from_the_first_that_is(new: NewState) -> None:
     site = Site(AtTimers(), new)
-    site.operator.course.begin(1_000)
+    site.operator.time_budget.begin(1_000)
     site.gives(*[(key, ("clock", 1_000)) for key in range(300)], at=100)
-    site.operator.course.now_ms = 1_000
+    site.operator.time_budget.now_ms = 1_000
     assert len(said_at(site, None)) == 300
     stored(site.state, N1)
     assert len(site.state.tables["value"]) == 300

@@ -16,7 +16,7 @@ from crosscut.graph.specs import OperatorNode, ProcessSpec
 from crosscut.monitoring.meter import Meter
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
-from crosscut.protocol.telemetry import Reading, ReadingsSaid
+from crosscut.protocol.telemetry import MetricReporter, Reading
 from crosscut.task.chain import Chain
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 
@@ -43,7 +43,7 @@ def test_a_process_counts_and_its_task_reports_it_all() -> None:
 
 
 def test_metrics_are_said_once_a_second_if_they_have_changed_and_again_for_who_has_not_heard() -> None:
-    said = ReadingsSaid()
+    said = MetricReporter()
     tenth_ns = 100_000_000
 
     def at(tenths: int, count: int, *, is_over: bool = False) -> bool:

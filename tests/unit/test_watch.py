@@ -6,7 +6,7 @@ import pytest
 
 from crosscut.foundation.batch import Batch
 from crosscut.host.watch import LOOK_NS, HeldUpError, Watch
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 
 MS = 1_000_000
 TIMEOUT_NS = 10_000 * MS
@@ -18,11 +18,11 @@ class Site:
 
     def __init__(self) -> None:
         self.watch = Watch(TIMEOUT_NS)
-        self.course = Course()
-        self.course.begin(1_000)
-        self.watch.begin_slice(0, PATIENCE_NS, self.course)
+        self.time_budget = TimeBudget()
+        self.time_budget.begin(1_000)
+        self.watch.begin_slice(0, PATIENCE_NS, self.time_budget)
         self.batch = Batch(list(range(1_000)))
-        self.remaining = self.course.through(self.batch)
+        self.remaining = self.time_budget.through(self.batch)
 
 
 def test_while_user_code_is_at_work_it_is_looked_at_often_else_when_the_loop_may_be_held_up() -> None:
@@ -38,21 +38,21 @@ def test_before_its_patience_is_over_a_slice_goes_on_and_then_its_rest_goes_back
     site = Site()
     next(site.remaining)
     site.watch.look(PATIENCE_NS - 1)
-    assert not site.course.is_over
+    assert not site.time_budget.is_over
     next(site.remaining)
     site.watch.look(PATIENCE_NS)
-    assert site.course.is_over
+    assert site.time_budget.is_over
     assert list(site.remaining) == []
     assert site.batch.records == [0, 1]
-    assert site.course.rest is not None
-    assert site.course.rest.records == list(range(2, 1_000))
+    assert site.time_budget.rest is not None
+    assert site.time_budget.rest.records == list(range(2, 1_000))
 
 
 def test_each_call_is_measured_and_not_the_batch() -> None:
     """K3: a minute of calls of a second each interrupts nothing, in a loop that can't be ended early."""
     site = Site()
     for second in range(60):
-        site.course.step()
+        site.time_budget.step()
         site.watch.look(second * 1_000 * MS + 1)
 
 
@@ -79,10 +79,10 @@ def test_a_loop_that_is_held_up_by_something_else_is_interrupted_as_well() -> No
 def test_a_new_slice_is_counted_from_its_own_beginning() -> None:
     site = Site()
     site.watch.end_slice()
-    site.watch.begin_slice(6_999 * MS, PATIENCE_NS, site.course)
-    site.course.begin(1_000)
+    site.watch.begin_slice(6_999 * MS, PATIENCE_NS, site.time_budget)
+    site.time_budget.begin(1_000)
     site.watch.look(7_001 * MS)
-    assert not site.course.is_over
+    assert not site.time_budget.is_over
 
 
 def test_where_heartbeats_are_frequent_so_are_looks() -> None:

@@ -300,7 +300,7 @@ def test_the_first_result_may_meet_a_service_that_is_down_however_many_records_h
     def raised(*keys: str) -> UserCodeError:
         fold = folding(ProcessFold(looked_up))
         operator: Any = window_operator("w", window_state(window), fold, window, None)
-        operator.course.begin(100)
+        operator.time_budget.begin(100)
         with pytest.raises(UserCodeError) as found:
             for n in range(2):
                 for key in keys:
@@ -318,7 +318,7 @@ def test_the_first_result_may_meet_a_service_that_is_down_however_many_records_h
 def test_a_window_with_more_keys_than_a_batch_speaks_in_several() -> None:
     state = window_state(Tumbling(10))
     operator = window_operator("w", state, folding(SumFold(abs)), Tumbling(10), None)
-    operator.course.begin(2)
+    operator.time_budget.begin(2)
     operator.process(Batch([1] * 5, list("abcde"), [3] * 5))
     said = [len(batch) for batch in advanced(operator, END_OF_TIME)]
     assert said == [2, 2, 1]
@@ -330,12 +330,12 @@ def test_a_slice_that_is_over_in_the_midst_of_results_goes_on_where_it_stopped()
     operator: Any = None
 
     def result(total: int) -> int:
-        operator.course.stop()
+        operator.time_budget.stop()
         return total
 
     fold = AggregateFold(int, lambda total, one: total + one, result, None)
     operator = window_operator("w", state, folding(fold), Tumbling(10), None)
-    operator.course.begin(3)
+    operator.time_budget.begin(3)
     operator.process(Batch([1, 2, 3], list("abc"), [3] * 3))
     said = [[one.value for one in batch.records] for batch in advanced(operator, 10)]
     assert said == [[1], [2], [3]]

@@ -18,7 +18,7 @@ from crosscut.net.connections import Credentials
 from crosscut.protocol.messages import HaltTasks, ShutDown
 from crosscut.worker import worker as worker_module
 from crosscut.worker.backends import InMemory
-from crosscut.worker.lines import LogTerms
+from crosscut.worker.lines import LogSettings
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
 
 
@@ -59,15 +59,15 @@ def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) 
     graph = JobGraph("flow", (Vertex("first", ()),), (), 1, 8, "")
     store: Any = None
     terms: Any = None
-    surroundings = Surroundings(
+    ports = Surroundings(
         graph, store, Failpoints(None, WorkerIndex(0)), SystemClock(), process, nothing, nothing, nothing,
         backend=Backend(said),
     )  # fmt: skip
-    log = LogTerms("flow")
+    log = LogSettings("flow")
     plan = WorkerPlan(
         Credentials(b"s" * 32, b"j" * 16), "", 0, None, b"", "", terms, 1.0, 0.0, 10_000, None, log
     )
-    return Worker(plan, WorkerIndex(0), AttemptId(0), surroundings)
+    return Worker(plan, WorkerIndex(0), AttemptId(0), ports)
 
 
 def test_a_heartbeat_that_fails_ends_the_worker_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from crosscut.worker.lines import (
     SPEAKING,
     TEXT_CHARS_MAX,
     Lines,
-    LogTerms,
+    LogSettings,
     Speaking,
     logging_of,
 )
@@ -58,7 +58,7 @@ def time() -> Time:
 
 @pytest.fixture
 def lines(time: Time, capsys: pytest.CaptureFixture[str]) -> Iterator[Lines]:
-    with logging_of(WorkerIndex(0), LogTerms("a job"), time) as found:
+    with logging_of(WorkerIndex(0), LogSettings("a job"), time) as found:
         yield found
 
 
@@ -152,7 +152,7 @@ def test_standard_error_shows_each_line_with_its_fields_and_the_process_is_as_it
 ) -> None:
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
-    with logging_of(WorkerIndex(3), LogTerms("a job", "INFO"), time):
+    with logging_of(WorkerIndex(3), LogSettings("a job", "INFO"), time):
         USER.info("hello")
     assert (root.level, root.handlers) == before
     (line,) = capsys.readouterr().err.splitlines()
@@ -166,7 +166,7 @@ def test_as_json_each_line_is_one_object_whatever_is_in_it(
 ) -> None:
     # Without the handler that keeps lines for a report of failures: it can't be sent half a character.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    with logging_of(WorkerIndex(3), LogTerms("a job", format="json"), time):
+    with logging_of(WorkerIndex(3), LogSettings("a job", format="json"), time):
         USER.error("two\nlines and a \udcff", extra={"job": "the user's own word"})
         try:
             raise LookupError("lost")

@@ -4,7 +4,7 @@ from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.messages import DeployTasks, RegisterWorker
-from crosscut.protocol.splits.rescaling import Inheritance
+from crosscut.protocol.splits.rescaling import StateAssignment
 
 
 def worker(index: int, attempt: int) -> RegisterWorker:
@@ -60,7 +60,7 @@ def test_nobody_is_known_after_all_were_dismissed() -> None:
 def told(found: WorkerRegistry, epoch: int) -> dict[int, list[int]]:
     """Deploy; return the attempts whose addresses each link is told of."""
     said = {}
-    for effect in found.deploy(Epoch(epoch), Lineage("l"), Inheritance(), (), "driver", lambda _: 0):
+    for effect in found.deploy(Epoch(epoch), Lineage("l"), StateAssignment(), (), "driver", lambda _: 0):
         assert isinstance(effect, SendMessage)
         assert isinstance(effect.message, DeployTasks)
         said[effect.link] = [peer.data_port - 40_000 for peer in effect.message.peers]

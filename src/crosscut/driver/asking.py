@@ -13,12 +13,12 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.net.causes import failure_cause
 from crosscut.protocol.effects import AppendEntry, DeleteParts, FindSplits
 from crosscut.protocol.events import (
+    DiscoveryFailed,
     EntryAppended,
     EntryRead,
     EntryRefused,
     EntryTaken,
     EntryUncertain,
-    FindingFailed,
     JobEvent,
     LogTailRead,
     PartsDeleted,
@@ -83,7 +83,7 @@ class Asking:
                 found = found_first(found, effect.restored, effect.source)
         except Exception as error:  # noqa: BLE001 - of a source somebody else wrote
             cause = failure_cause(undiscovered(effect.source, error))
-            return FindingFailed(effect.epoch, effect.source, cause)
+            return DiscoveryFailed(effect.epoch, effect.source, cause)
         self._failpoints("driver.found")
         rows: JSON = [split_as_json(one) for one in found.splits]
         return SplitsFound(

@@ -72,7 +72,7 @@ from crosscut.protocol.events import (
     Timer,
     TimerFired,
 )
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec
 from crosscut.protocol.job.fencing import speaks_for_itself
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -148,7 +148,7 @@ class CoordinatorDriver:
         self,
         *,
         name: str,
-        terms: JobTerms,
+        terms: CoordinatorSpec,
         store: CheckpointStore,
         credentials: Credentials,
         supply: WorkerSupply,

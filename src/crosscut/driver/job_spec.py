@@ -19,17 +19,17 @@ from crosscut.driver.untried import untried_in_copies
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import Lineage, TaskId, VertexId
 from crosscut.graph.components import links_of, loops_of
+from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.identity import identity_of
 from crosscut.graph.shipping import Exceptions, pack_graph
 from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.graph.stages import check_batches
-from crosscut.graph.together import sinks_together
 from crosscut.microbatch.output import check_sinks
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.metrics import shown_settings
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.spec import CheckpointTerms, JobTerms
+from crosscut.protocol.job.spec import CheckpointSpec, CoordinatorSpec
 from crosscut.protocol.log.recovery import JobIdentity, Predecessor
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.microbatch.engine_switch import Engine
@@ -37,8 +37,8 @@ from crosscut.protocol.snapshots import KnownSplits
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
 from crosscut.task.flow_control import UNBOUNDED_BYTES
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
-from crosscut.worker.deployment import TaskTerms
-from crosscut.worker.lines import LogTerms
+from crosscut.worker.deployment import TaskSettings
+from crosscut.worker.lines import LogSettings
 
 SLOW_LOOK_S = 5.0
 _ID_BYTES = 8
@@ -160,11 +160,11 @@ BATCH_TIMEOUT_MIN_MS = 24 * 3_600_000
 """Whether a batch takes too long is for Spark to know, which watches its tasks."""
 
 
-def task_terms(settings: Settings) -> TaskTerms:
+def task_settings(settings: Settings) -> TaskSettings:
     """Return the settings that concern tasks."""
     kind, alignment_timeout_ms = settings.snapshot_kind()
     continuous = settings.continuous
-    return TaskTerms(
+    return TaskSettings(
         batch_rows=settings.batch_rows,
         channel_bytes=continuous.channel_bytes,
         commit_attempts=settings.commit_attempts,
@@ -181,10 +181,10 @@ def task_terms(settings: Settings) -> TaskTerms:
     )
 
 
-def batch_terms(settings: Settings) -> TaskTerms:
+def batch_task_settings(settings: Settings) -> TaskSettings:
     """Return the same for tasks that run in batches: what they send goes to Spark, which takes all."""
     return replace(
-        task_terms(settings),
+        task_settings(settings),
         batch_rows=max(settings.batch_rows, BATCH_ROWS_MIN),
         channel_bytes=UNBOUNDED_BYTES,
         snapshots="aligned",
@@ -208,20 +208,20 @@ def settings_of(settings: Settings, engine: Engine, at_once: int | None) -> Sett
     return replace(settings, engine=both.micro_batch, parallelism=both.batch_parallelism or parallelism)
 
 
-def job_terms(
+def coordinator_spec(
     graph: JobGraph,
     settings: Settings,
     slot_count: int | None,
     *,
     awaits_verdict: bool,
     discover_timeout_ms: int = 0,
-) -> JobTerms:
+) -> CoordinatorSpec:
     """Return the terms of a new driver of the job."""
     milliseconds = settings.milliseconds
     restart = settings.restart
     runs_in_batches = settings.engine_name == "micro-batch"
     timeout_ms = int(milliseconds("checkpoint_timeout"))
-    return JobTerms(
+    return CoordinatorSpec(
         source_groups=source_groups(graph),
         joined_sources=joined_sources(graph),
         # In micro-batches what was staged is one task's before the coordinator hears of it.
@@ -233,7 +233,7 @@ def job_terms(
         tasks=_tasks(graph, lambda vertex: True),
         sources=source_tasks(graph),
         sinks=_tasks(graph, lambda vertex: vertex.sink is not None),
-        checkpoints=CheckpointTerms(
+        checkpoints=CheckpointSpec(
             periodic=runs_in_batches or settings.snapshot_kind()[0] != "none",
             interval_ms=int(milliseconds("checkpoint_interval")),
             timeout_ms=max(timeout_ms, BATCH_TIMEOUT_MIN_MS) if runs_in_batches else timeout_ms,
@@ -288,15 +288,15 @@ class EngineSpec:
     engine: Engine
     graph: JobGraph
     packed: bytes
-    job: JobTerms
-    tasks: TaskTerms
+    job: CoordinatorSpec
+    tasks: TaskSettings
     linger_ms: float
     marks_every_ms: float
-    log: LogTerms
+    log: LogSettings
     records_max: int
     trigger: TriggerName
 
-    def job_after(self, follows: Predecessor | None, draw_bytes: Callable[[int], bytes]) -> JobTerms:
+    def job_after(self, follows: Predecessor | None, draw_bytes: Callable[[int], bytes]) -> CoordinatorSpec:
         """Return the terms for a new driver; `follows` as in `JobIdentity`."""
         driver, lineage = draw_bytes(_ID_BYTES).hex(), Lineage(draw_bytes(_ID_BYTES).hex())
         claimant = replace(self.job.identity, driver=driver, new_lineage=lineage, follows=follows)
@@ -382,17 +382,17 @@ def job_spec(
             engine=engine,
             graph=graph,
             packed=pack_graph(graph, exceptions),
-            job=job_terms(
+            job=coordinator_spec(
                 graph,
                 own,
                 slots,
                 awaits_verdict=any(one.on_broken == "stop" for one in invariants),
                 discover_timeout_ms=discover_timeout_ms,
             ),
-            tasks=batch_terms(own) if engine == "micro-batch" else task_terms(own),
+            tasks=batch_task_settings(own) if engine == "micro-batch" else task_settings(own),
             linger_ms=own.continuous.milliseconds("linger"),
             marks_every_ms=own.continuous.milliseconds("latency_interval"),
-            log=LogTerms(name, own.log_level, own.log_format),
+            log=LogSettings(name, own.log_level, own.log_format),
             records_max=own.micro_batch.records_max,
             trigger=own.micro_batch.trigger,
         )

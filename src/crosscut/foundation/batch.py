@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LatencyMarker:
     """Tells how long records take from a source to a task. No operator sees it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Batch:
         self.timestamps = timestamps
         self.watermark = watermark
         self.idle = idle
-        self.mark: Mark | None = None
+        self.mark: LatencyMarker | None = None
         self.input = 0
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Batch:
         self.watermark = self.idle = None
         return news
 
-    def take_mark(self) -> Mark | None:
+    def take_mark(self) -> LatencyMarker | None:
         """Return its mark; it has none any more."""
         mark, self.mark = self.mark, None
         return mark

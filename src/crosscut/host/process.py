@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from crosscut.host.children import end_children, tie_children
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, switching_within
 from crosscut.host.watch import Slices, Watch
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 
 
 class Process(Slices, Protocol):
@@ -105,11 +105,11 @@ class SystemProcess:
         if not self._looks_soon:
             self._look()
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None:
         watch = self._watch
         if watch is None:
             return
-        watch.begin_slice(now_ns, patience_ns, course)
+        watch.begin_slice(now_ns, patience_ns, time_budget)
         if not self._looks_soon:
             # It goes on for as long as there is work: setting the timer for each slice would cost more.
             self._looks_soon = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 
 LOOK_NS = 100_000_000
 """How often is looked while user code is at work."""
@@ -27,7 +27,7 @@ class HeldUpError(BaseException):
 class Slices(Protocol):
     """Is told of each slice of work of a task."""
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None:
         """From now on user code may be at work; what is left of its records after `patience_ns` goes back."""
 
     def end_slice(self) -> None:
@@ -37,7 +37,7 @@ class Slices(Protocol):
 class Unwatched:
     """Nobody looks: where no signal can interrupt."""
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None: ...
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None: ...
 
     def end_slice(self) -> None: ...
 
@@ -53,7 +53,7 @@ class Watch:
         self._timeout_ns = timeout_ns
         self._limit_ns = int(CALL_SHARE * timeout_ns)
         self.look_ns = min(LOOK_NS, timeout_ns // _LOOKS_PER_TIMEOUT)
-        self._course: Course | None = None
+        self._time_budget: TimeBudget | None = None
         self._patience_ns = 0
         self._began_ns = 0
         self._progress = (0, 0)
@@ -64,15 +64,15 @@ class Watch:
         """The event loop goes round."""
         self._moved_ns = now_ns
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None:
         """As in `Slices`."""
         self._began_ns = self._moved_ns = now_ns
         self._patience_ns = patience_ns
-        self._course = course
+        self._time_budget = time_budget
 
     def end_slice(self) -> None:
         """As in `Slices`."""
-        self._course = None
+        self._time_budget = None
 
     def look(self, now_ns: int) -> int:
         """Look at what is at work; return after how many nanoseconds to look again.
@@ -80,14 +80,14 @@ class Watch:
         Raises:
             HeldUpError: It has been at it for too long.
         """
-        course = self._course
-        if course is not None:
-            progress = course.progress
+        time_budget = self._time_budget
+        if time_budget is not None:
+            progress = time_budget.progress
             if progress != self._progress:
                 # Another call than when it was looked last. It began since then: nobody knows when.
                 self._progress, self._moved_ns = progress, now_ns
             if now_ns - self._began_ns >= self._patience_ns:
-                course.stop()
+                time_budget.stop()
         held_ns = now_ns - self._moved_ns
         if held_ns >= self._limit_ns:
             self._moved_ns = now_ns
@@ -96,4 +96,4 @@ class Watch:
                 f"meanwhile: it may take {CALL_SHARE:g} of heartbeat_timeout={self._timeout_ns / 1e9:g} s; "
                 f"make it return sooner (a request needs a timeout), or raise heartbeat_timeout"
             )
-        return self.look_ns if course is not None else max(self.look_ns, self._limit_ns - held_ns)
+        return self.look_ns if time_budget is not None else max(self.look_ns, self._limit_ns - held_ns)

@@ -9,13 +9,13 @@ from crosscut.host.alarms import system_alarm
 from crosscut.host.copies import ForkedCopies
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, let_threads_run, switching_within
 from crosscut.host.process import show_crashes
-from crosscut.microbatch.host_cache import host_parts
-from crosscut.microbatch.shuffle import Parcel
+from crosscut.microbatch.host_cache import host_cache
+from crosscut.microbatch.shuffle import ShuffleBlock
 from crosscut.microbatch.stage import StageOrder, Surroundings, run_stage
 from crosscut.microbatch.state_cache import StateCache
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend
-from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.deployment import TaskSettings
 
 JOBS_MAX = 4
 """Jobs that a process keeps something of; Spark gives it tasks of any."""
@@ -27,7 +27,7 @@ _kept: dict[str, Surroundings] = {}
 
 
 def surroundings_of(
-    job: str, packed_graph: Callable[[], bytes], store_url: str, terms: TaskTerms
+    job: str, packed_graph: Callable[[], bytes], store_url: str, terms: TaskSettings
 ) -> Surroundings:
     """Return what this process has of a job, the one it is used for last being kept longest.
 
@@ -41,7 +41,7 @@ def surroundings_of(
         states = StateCache(
             backend(terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes)
         )
-        parts = host_parts(open_store(store_url, create=False), store_url, terms.state_dir)
+        parts = host_cache(open_store(store_url, create=False), store_url, terms.state_dir)
         found = Surroundings(
             graph,
             parts,
@@ -60,9 +60,9 @@ def surroundings_of(
 
 
 def run_partition(
-    job: str, packed_graph: Callable[[], bytes], order: StageOrder, parcels: Iterable[Parcel]
-) -> Iterator[tuple[int, Parcel]]:
+    job: str, packed_graph: Callable[[], bytes], order: StageOrder, shuffle_blocks: Iterable[ShuffleBlock]
+) -> Iterator[tuple[int, ShuffleBlock]]:
     """Run one attempt at a partition in this process; see `run_stage`."""
     around = surroundings_of(job, packed_graph, order.store_url, order.terms)
     with switching_within(WORKER_SWITCH_US):
-        yield from run_stage(order, around, parcels)
+        yield from run_stage(order, around, shuffle_blocks)

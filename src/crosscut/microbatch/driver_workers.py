@@ -18,12 +18,12 @@ from typing import assert_never
 from crosscut.contracts.engines import TriggerName
 from crosscut.errors import InternalError
 from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
+from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
-from crosscut.graph.together import sinks_together
 from crosscut.host.calls import Calls, StartThread, call_on, start_thread
 from crosscut.host.failpoints import Failpoints, Plan
-from crosscut.microbatch.host_cache import remove_host_parts
+from crosscut.microbatch.host_cache import remove_host_cache
 from crosscut.microbatch.newest import NewestBatch
 from crosscut.microbatch.one_by_one import OneByOne
 from crosscut.microbatch.output import Output, OutputError
@@ -69,12 +69,12 @@ from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.batch_scheduling import NextStep, next_step
 from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.combining import may_combine
-from crosscut.protocol.microbatch.found_splits import FoundSplits
+from crosscut.protocol.microbatch.discovered_splits import DiscoveredSplits
 from crosscut.protocol.microbatch.reading import records_of_batch
 from crosscut.protocol.microbatch.retry_policy import given_up
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.worker.deployment import TaskTerms
+from crosscut.worker.deployment import TaskSettings
 
 _LOOK_S = 0.02
 
@@ -96,7 +96,7 @@ class BatchWorkers:
         graph: JobGraph,
         store: CheckpointStore,
         store_url: str,
-        terms: TaskTerms,
+        terms: TaskSettings,
         records_max: int,
         trigger: TriggerName,
         failpoints: Plan | None,
@@ -121,7 +121,7 @@ class BatchWorkers:
         self._batches = Batches(
             len(self._stages), graph.parallelism, terms.commit_attempts, sinks_together(graph)
         )
-        self._found = FoundSplits()
+        self._found = DiscoveredSplits()
         self._host: Host | None = None
         self._loop = asyncio.get_running_loop()
         self._links: list[BatchLink] = []
@@ -182,7 +182,7 @@ class BatchWorkers:
         finally:
             # Of this host; another one does so when it is used again.
             await asyncio.wrap_future(
-                self._threads.start(remove_host_parts, self._store_url, self._terms.state_dir)
+                self._threads.start(remove_host_cache, self._store_url, self._terms.state_dir)
             )
 
     @property

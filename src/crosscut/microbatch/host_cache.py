@@ -33,7 +33,7 @@ _NAME = re.compile(r"(\d{1,20})-([A-Za-z0-9_-][A-Za-z0-9_.-]*-\d+)-\d+-[0-9a-f]{
 """Of a file: checkpoint and task of its part; with a last piece as long as it is written."""
 
 
-class HostParts:
+class HostCache:
     """The parts that the processes of this host have; reads and writes what they have not from the store.
 
     It is a `LinksParts` and a `PartStore`. All methods block; any thread may call them, and any number of
@@ -179,7 +179,7 @@ def outdated(
     ]
 
 
-def host_parts(store: CheckpointStore, store_url: str, state_dir: str | None) -> HostParts:
+def host_cache(store: CheckpointStore, store_url: str, state_dir: str | None) -> HostCache:
     """Return the parts that this host has of the job with the store at `store_url`.
 
     Directories that no batch uses any more are removed, whosever job it was.
@@ -197,7 +197,7 @@ def host_parts(store: CheckpointStore, store_url: str, state_dir: str | None) ->
         with suppress(OSError):
             # By the clock that the others were marked with.
             _sweep(os.path.dirname(path), os.stat(path).st_mtime - UNUSED_S)
-    return HostParts(store, None if reason else path)
+    return HostCache(store, None if reason else path)
 
 
 def _kept_open(path: str) -> str:
@@ -227,7 +227,7 @@ def directory_of(store_url: str, state_dir: str | None) -> str:
     return os.path.join(state_dir or tempfile.gettempdir(), f"{_PREFIX}{os.getuid()}-{job}")
 
 
-def remove_host_parts(store_url: str, state_dir: str | None) -> None:
+def remove_host_cache(store_url: str, state_dir: str | None) -> None:
     """Remove what this host has, at the end of a job; what can't be removed is left to the next sweep."""
     shutil.rmtree(directory_of(store_url, state_dir), ignore_errors=True)
 

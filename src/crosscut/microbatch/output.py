@@ -11,8 +11,8 @@ from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
 from crosscut.errors import FlowError
 from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
+from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.graph.together import sinks_together
 from crosscut.host.calls import Calls
 from crosscut.operators.connector_errors import name_connector
 from crosscut.protocol.messages import DeployTasks

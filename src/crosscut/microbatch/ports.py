@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crosscut.foundation.ids import AttemptId, Epoch, VertexId, WorkerIndex
-from crosscut.microbatch.shuffle import Parcel
+from crosscut.microbatch.shuffle import ShuffleBlock
 from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.events import JobEvent
 from crosscut.protocol.messages import CoordinatorMessage, WorkerMessage
@@ -31,7 +31,7 @@ class Host(Protocol):
     def progressed(self, epoch: Epoch, progress: dict[str, Any]) -> None: ...
 
 
-Routed = tuple[int, Parcel]
+Routed = tuple[int, ShuffleBlock]
 """What a partition says, and the index of the partition that it is for."""
 
 

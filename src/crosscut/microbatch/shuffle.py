@@ -1,4 +1,4 @@
-"""What goes through Spark's shuffle between two stages of a batch: few, large parcels, in order."""
+"""What goes through Spark's shuffle between two stages of a batch: few, large shuffle blocks, in order."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.wire.frames import FrameType, Payload
 
-PARCEL_BYTES = 1024 * 1024
-"""A parcel leaves when it has so much."""
+SHUFFLE_BLOCK_BYTES = 1024 * 1024
+"""A shuffle block leaves when it has so much."""
 
 Posted = tuple[ChannelId, FrameType, Payload]
 """One item on a channel, as a frame would carry it between two workers."""
@@ -30,12 +30,12 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ShuffleBlock:
     """Items from an attempt at one partition to one partition of the next stage.
 
     Attributes:
         name: Of the attempt.
-        number: Parcels of an attempt to one partition are counted from 0, and taken in this order.
+        number: Shuffle blocks of an attempt to one partition are counted from 0, and taken in this order.
         is_last: No other follows.
         brought: With the last one to the partition of the same index: see `attempts.chosen`.
         failure: The attempt has failed, or one that it has read: nothing of the batch counts.
@@ -59,16 +59,16 @@ class PartitionResult:
     failure: Failure | None = None
 
 
-def encoded_result(index: int, parcel: Parcel) -> bytes:
-    """Return the last parcel of partition `index` as bytes for the driver.
+def encoded_result(index: int, shuffle_block: ShuffleBlock) -> bytes:
+    """Return the last shuffle block of partition `index` as bytes for the driver.
 
     What can't be written, such as a position that is no JSON, is a failure of the task that has it.
     """
     try:
-        return to_text(PartitionResult(index, parcel.brought, parcel.failure)).encode("ascii")
+        return to_text(PartitionResult(index, shuffle_block.brought, shuffle_block.failure)).encode("ascii")
     except StateError as error:
         task = TaskId(VertexId("?"), index)
-        for one in (one for attempt in parcel.brought for one in attempt.snapshots):
+        for one in (one for attempt in shuffle_block.brought for one in attempt.snapshots):
             try:
                 to_text(one)
             except StateError:
@@ -105,29 +105,29 @@ class Outbox:
         self._numbers = dict.fromkeys(targets, 0)
         self._items: dict[int, list[Posted]] = {target: [] for target in targets}
         self._sizes = dict.fromkeys(targets, 0)
-        self._ready: list[tuple[int, Parcel]] = []
+        self._ready: list[tuple[int, ShuffleBlock]] = []
 
     def post(self, one: Posted) -> None:
         """Send an item, after those before, to the partition of the task that it is for."""
         target = one[0].target.index
         self._items[target].append(one)
         self._sizes[target] += len(one[2])
-        if self._sizes[target] >= PARCEL_BYTES:
+        if self._sizes[target] >= SHUFFLE_BLOCK_BYTES:
             self._close(target)
 
-    def take(self) -> Iterator[tuple[int, Parcel]]:
-        """Yield the full parcels, each with its target; they are gone then."""
+    def take(self) -> Iterator[tuple[int, ShuffleBlock]]:
+        """Yield the full shuffle blocks, each with its target; they are gone then."""
         ready, self._ready = self._ready, []
         return iter(ready)
 
-    def ended(self, brought: tuple[Attempt, ...]) -> Iterator[tuple[int, Parcel]]:
+    def ended(self, brought: tuple[Attempt, ...]) -> Iterator[tuple[int, ShuffleBlock]]:
         """Yield all that is left: the attempt has come to its end."""
         for target in self._targets:
             mine = brought if target == self._partition.index else ()
             self._close(target, is_last=True, brought=mine)
         return self.take()
 
-    def failed(self, failure: Failure) -> Iterator[tuple[int, Parcel]]:
+    def failed(self, failure: Failure) -> Iterator[tuple[int, ShuffleBlock]]:
         """Yield the word, to everybody, that the attempt has failed."""
         self._ready.clear()
         for target in self._targets:
@@ -144,16 +144,18 @@ class Outbox:
         failure: Failure | None = None,
     ) -> None:
         number = self._numbers[target]
-        parcel = Parcel(self._partition, self._name, number, self._items[target], is_last, brought, failure)
-        self._ready.append((target, parcel))
+        shuffle_block = ShuffleBlock(
+            self._partition, self._name, number, self._items[target], is_last, brought, failure
+        )
+        self._ready.append((target, shuffle_block))
         self._numbers[target] += 1
         self._items[target], self._sizes[target] = [], 0
 
 
-class Inbox:
-    """Puts the parcels that a partition gets into order.
+class ShuffleInput:
+    """Puts the shuffle blocks that a partition gets into order.
 
-    A shuffle promises no order; in practice the parcels of an attempt come as they were sent, and nothing
+    A shuffle promises no order; in practice the blocks of an attempt come as they were sent, and nothing
     waits here.
     """
 
@@ -161,25 +163,25 @@ class Inbox:
         self._partition = partition
         self._parallelism = parallelism
         self._next = [0] * parallelism
-        self._early: list[dict[int, Parcel]] = [{} for _ in range(parallelism)]
+        self._early: list[dict[int, ShuffleBlock]] = [{} for _ in range(parallelism)]
         self._names: dict[int, str] = {}
         self._ended: set[int] = set()
 
-    def put(self, parcel: Parcel) -> Iterator[Parcel]:
-        """Take a parcel in; yield those whose turn it is now.
+    def put(self, shuffle_block: ShuffleBlock) -> Iterator[ShuffleBlock]:
+        """Take a shuffle block in; yield those whose turn it is now.
 
         Raises:
             InternalError: It is of another stage, or of a second attempt at the same partition.
         """
-        sender = parcel.partition.index
-        known = self._names.setdefault(sender, parcel.name)
-        if parcel.partition.stage != self._partition.stage - 1 or known != parcel.name:
+        sender = shuffle_block.partition.index
+        known = self._names.setdefault(sender, shuffle_block.name)
+        if shuffle_block.partition.stage != self._partition.stage - 1 or known != shuffle_block.name:
             raise InternalError(
-                f"{self._partition} has got a parcel of {parcel.partition} from attempt {parcel.name}: "
-                f"expected one of stage {self._partition.stage - 1} from attempt {known}"
+                f"{self._partition} has got a shuffle block of {shuffle_block.partition} from attempt "
+                f"{shuffle_block.name}: expected one of stage {self._partition.stage - 1}, attempt {known}"
             )
         early = self._early[sender]
-        early[parcel.number] = parcel
+        early[shuffle_block.number] = shuffle_block
         while (following := early.pop(self._next[sender], None)) is not None:
             self._next[sender] += 1
             if following.is_last:

@@ -1,9 +1,9 @@
 """One attempt at one partition of a stage of a batch: the tasks of a worker, for as long as its input lasts.
 
 The tasks are those of the continuous engine, in the same pool: they are restored from the checkpoint before,
-get their records in parcels instead of over connections, then the barrier, and are gone when their snapshots
-are durable. Keyed state is kept in the process for the next batch, and used if it is exactly that of the
-checkpoint that the next batch begins with.
+get their records in shuffle blocks instead of over connections, then the barrier, and end when their
+snapshots are durable. Keyed state is kept in the process for the next batch, and used if it is exactly that
+of the checkpoint that the next batch begins with.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from crosscut.host.alarms import LoopAlarm, NewAlarm
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.host.interpreter_lock import hold_on
 from crosscut.microbatch.bounded_splits import READ_SHARE, BoundedSplits
-from crosscut.microbatch.host_cache import HostParts
-from crosscut.microbatch.shuffle import Failure, Inbox, Outbox, Parcel, Posted
+from crosscut.microbatch.host_cache import HostCache
+from crosscut.microbatch.shuffle import Failure, Outbox, Posted, ShuffleBlock, ShuffleInput
 from crosscut.microbatch.state_cache import StateCache
 from crosscut.net.causes import failure_cause
 from crosscut.net.channels import OutgoingChannel
@@ -44,8 +44,8 @@ from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import FrameType, Payload, decode_barrier
-from crosscut.worker.deployment import TaskTerms, build_tasks
-from crosscut.worker.pace import AdaptivePace, Pace
+from crosscut.worker.batch_sizer import AdaptiveBatchSizer, BatchSizer
+from crosscut.worker.deployment import TaskSettings, build_tasks
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpaces
 
@@ -74,7 +74,7 @@ class StageOrder:
     partition: Partition
     checkpoint_id: CheckpointId
     deploy: DeployTasks
-    terms: TaskTerms
+    terms: TaskSettings
     store_url: str
     records_max: int
     combines: bool
@@ -98,39 +98,37 @@ class Surroundings:
     """What a process has, for all attempts at the partitions of a job."""
 
     graph: JobGraph
-    parts: HostParts
+    parts: HostCache
     states: StateCache
-    paces: dict[TaskId, Pace]
+    paces: dict[TaskId, BatchSizer]
     new_alarm: NewAlarm = LoopAlarm
     copies: Copies | None = None
     let_threads_run: Callable[[], None] = hold_on
 
 
 def run_stage(
-    order: StageOrder, surroundings: Surroundings, parcels: Iterable[Parcel]
-) -> Iterator[tuple[int, Parcel]]:
+    order: StageOrder, ports: Surroundings, shuffle_blocks: Iterable[ShuffleBlock]
+) -> Iterator[tuple[int, ShuffleBlock]]:
     """Run one attempt; yield what it sends to the next stage, or, of the last stage, one parcel.
 
-    Whatever fails is said in the parcels: Spark would only try it again, or throw the cause away.
+    Whatever fails is said in the shuffle blocks: Spark would only try it again, or throw the cause away.
     """
     partition = order.partition
     name = f"{partition.stage}-{partition.index}-{secrets.token_hex(8)}"
-    outbox = Outbox(
-        partition, name, [partition.index] if order.is_last else range(surroundings.graph.parallelism)
-    )
+    outbox = Outbox(partition, name, [partition.index] if order.is_last else range(ports.graph.parallelism))
     loop = asyncio.new_event_loop()
-    attempt = _StageAttempt(order, surroundings, name, outbox)
+    attempt = _StageAttempt(order, ports, name, outbox)
     cause = dead(order.deaths, order.vertices, partition.index, order.checkpoint_id)
     failure = None if cause is None else Failure(attempt.task, cause)
     try:
         try:
             if failure is None:
                 loop.run_until_complete(attempt.begin())
-            for parcel in parcels:
+            for shuffle_block in shuffle_blocks:
                 if failure is not None:
                     # What Spark has for this process is read to its end: else it would be thrown away.
                     continue
-                failure = parcel.failure or loop.run_until_complete(attempt.take(parcel))
+                failure = shuffle_block.failure or loop.run_until_complete(attempt.take(shuffle_block))
                 yield from outbox.take()
             if failure is None:
                 failure = loop.run_until_complete(attempt.end())
@@ -147,13 +145,13 @@ def run_stage(
 
 
 class _StageAttempt:
-    def __init__(self, order: StageOrder, surroundings: Surroundings, name: str, outbox: Outbox) -> None:
+    def __init__(self, order: StageOrder, ports: Surroundings, name: str, outbox: Outbox) -> None:
         self._order = order
-        self._around = surroundings
+        self._around = ports
         self._name = name
         self._outbox = outbox
         self._failpoints = Failpoints(order.failpoints, order.partition.index)
-        graph = combined(surroundings.graph) if order.combines else surroundings.graph
+        graph = combined(ports.graph) if order.combines else ports.graph
         self._members = frozenset(order.vertices)
         self._later = frozenset(one for stage in order.stages[order.partition.stage + 1 :] for one in stage)
         self._graph = replace(
@@ -162,7 +160,7 @@ class _StageAttempt:
         self._tasks = [TaskId(VertexId(one.vertex_id), order.partition.index) for one in self._graph.vertices]
         self.task = self._tasks[0]
         """The one to blame, if anything raises."""
-        self._inbox = Inbox(order.partition, graph.parallelism)
+        self._shuffle_input = ShuffleInput(order.partition, graph.parallelism)
         self._brought: list[Attempt] = []
         self._barriers: list[ChannelId] = []
         self._splits: dict[TaskId, BoundedSplits] = {}
@@ -179,7 +177,7 @@ class _StageAttempt:
         own = Attempt(
             order.partition,
             self._name,
-            self._inbox.read if order.partition.stage else (),
+            self._shuffle_input.read if order.partition.stage else (),
             snapshots,
             self._running.statistics(),
             is_full=any(one.is_full for one in self._splits.values()),
@@ -206,7 +204,7 @@ class _StageAttempt:
             failpoints=self._failpoints,
             report=self._reported,
             give_credit=lambda channel, size_bytes: None,
-            pace_of=lambda task: around.paces.setdefault(task, AdaptivePace(order.terms.batch_rows)),
+            pace_of=lambda task: around.paces.setdefault(task, AdaptiveBatchSizer(order.terms.batch_rows)),
             new_alarm=around.new_alarm,
             let_threads_run=around.let_threads_run,
             copies=around.copies if order.terms.tries_in_copies else None,
@@ -281,9 +279,9 @@ class _StageAttempt:
             case _:
                 """Of interest while a job runs on: how far sources are, that records flow."""
 
-    async def take(self, parcel: Parcel) -> Failure | None:
-        """Take a parcel in, and let the tasks process what is in it."""
-        for one in self._inbox.put(parcel):
+    async def take(self, shuffle_block: ShuffleBlock) -> Failure | None:
+        """Take a shuffle block in, and let the tasks process what is in it."""
+        for one in self._shuffle_input.put(shuffle_block):
             if one.failure is not None:
                 return one.failure
             self._brought += one.brought
@@ -354,7 +352,7 @@ class _StageAttempt:
 
     def _check_barriers(self) -> None:
         """Every input has brought all that there was: else a record is missing."""
-        _ = self._inbox.read
+        _ = self._shuffle_input.read
 
     def distrust(self, failure: Failure) -> None:
         """The attempt has failed; if the failure is its own, not with anything that it had of its state."""

@@ -13,7 +13,7 @@ from crosscut.protocol.messages import DeployTasks, SnapshotAcknowledged
 from crosscut.protocol.snapshots import Part
 from crosscut.state.reading import ReadPart
 from crosscut.worker.backends import StateBackend
-from crosscut.worker.state_at_hand import StateAtHand
+from crosscut.worker.local_state_cache import LocalStateCache
 
 Known = dict[CheckpointId, tuple[Part, ...]]
 """By checkpoint, the parts that hold what a state was then."""
@@ -27,12 +27,12 @@ class StateCache:
     """
 
     def __init__(self, backend: StateBackend) -> None:
-        self._at_hand = StateAtHand(backend)
+        self._at_hand = LocalStateCache(backend)
         self._known: dict[TaskId, Known] = {}
         self.advanced_count = 0
         """How often only what had changed was read."""
 
-    def at_hand(self, tasks: Iterable[TaskId], deploy: DeployTasks, read_part: ReadPart) -> StateAtHand:
+    def at_hand(self, tasks: Iterable[TaskId], deploy: DeployTasks, read_part: ReadPart) -> LocalStateCache:
         """Return what is kept, after all is dropped that is not the state of these tasks in `deploy`.
 
         A process that had another partition for some batches has an older state of this one: it reads what

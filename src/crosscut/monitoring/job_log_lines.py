@@ -10,7 +10,7 @@ from typing import assert_never
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import AssignSplits, FailureCause
 
@@ -50,7 +50,7 @@ def _assigned(effects: Iterable[JobEffect]) -> list[Line]:
 class Journal:
     """Compares the coordinator with its state before: says each new thing, once."""
 
-    def __init__(self, terms: JobTerms) -> None:
+    def __init__(self, terms: CoordinatorSpec) -> None:
         self._sources = terms.sources
         checkpoints = terms.checkpoints
         at_interval_ms = max(SLOW_LEAST_MS, SLOW_INTERVALS * checkpoints.interval_ms)

@@ -39,7 +39,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
     WorkerMessage,
 )
-from crosscut.protocol.telemetry import Letter
+from crosscut.protocol.telemetry import ShownDeadLetter
 
 ERRORS_MAX = 100
 PROGRESS_MAX = 100
@@ -65,7 +65,7 @@ class SeenLetter:
     at_ms: int
     epoch: Epoch
     task: TaskId
-    letter: Letter
+    letter: ShownDeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Watching:
         self.failovers = FailoverTraces()
         self.errors: deque[SeenError] = deque(maxlen=ERRORS_MAX)
         self.letters: deque[SeenLetter] = deque(maxlen=LETTERS_MAX)
-        self._letters_said: dict[TaskId, tuple[Letter, ...]] = {}
+        self._letters_said: dict[TaskId, tuple[ShownDeadLetter, ...]] = {}
         self.started_ms = 0
         self._name = name
         self._parallelism = parallelism

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from crosscut.foundation.ids import VertexId
-from crosscut.protocol.splits.discovery import Search
+from crosscut.protocol.splits.discovery import DiscoveryState
 
 SLOW_S = 5.0
 """How long a call of `discover` takes before that is said."""
 
 
 @dataclass(frozen=True, slots=True)
-class SplitSearch:
+class DiscoveryStatus:
     """The search for splits of one source.
 
     Attributes:
@@ -30,7 +30,7 @@ class SplitSearch:
 
 @dataclass(slots=True)
 class _Known:
-    search: Search
+    search: DiscoveryState
     since_ns: int = 0
     is_slow_told: bool = False
     is_held_told: bool = False
@@ -42,7 +42,7 @@ class SplitSearches:
     def __init__(self) -> None:
         self._known: dict[VertexId, _Known] = {}
 
-    def note(self, now_ns: int, searches: Iterable[Search]) -> list[str]:
+    def note(self, now_ns: int, searches: Iterable[DiscoveryState]) -> list[str]:
         """Note how the searches stand; return lines for people, once for each call and each pause."""
         texts = []
         for one in searches:
@@ -68,10 +68,10 @@ class SplitSearches:
                 )
         return texts
 
-    def status(self, now_ns: int) -> tuple[SplitSearch, ...]:
+    def status(self, now_ns: int) -> tuple[DiscoveryStatus, ...]:
         """Return how each search stands."""
         return tuple(
-            SplitSearch(
+            DiscoveryStatus(
                 source,
                 one.search.unread_count,
                 round(self._unanswered_seconds(one, now_ns), 1),

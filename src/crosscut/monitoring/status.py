@@ -9,7 +9,7 @@ from typing import Any
 
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.monitoring.silent_sources import Silences, SilentSource
-from crosscut.monitoring.slow_discovery import SplitSearch, SplitSearches
+from crosscut.monitoring.slow_discovery import DiscoveryStatus, SplitSearches
 from crosscut.monitoring.stalled_watermarks import StillWatermark, StillWatermarks
 from crosscut.monitoring.state_growth import GrowingState, Growths
 from crosscut.protocol.effects import EndJob
@@ -160,7 +160,7 @@ class JobStatus:
     still_watermarks: tuple[StillWatermark, ...] = ()
     held_splits: dict[str, int] = field(default_factory=dict)
     growing_states: tuple[GrowingState, ...] = ()
-    searches: tuple[SplitSearch, ...] = ()
+    searches: tuple[DiscoveryStatus, ...] = ()
     takeover: str = ""
     refused_peers: dict[str, int] = field(default_factory=dict)
     resumes_from: int | None = None

@@ -32,7 +32,7 @@ from crosscut.wire.handshake import (
     VerdictReceived,
 )
 from crosscut.wire.sealing import FrameSeals
-from crosscut.wire.strangers import Reason
+from crosscut.wire.unauthenticated_peers import Reason
 
 HANDSHAKE_DEADLINE_S = 5.0
 CONNECT_PATIENCE_S = 1.0

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from crosscut.wire.strangers import Lobby, Reason, Refusals
+from crosscut.wire.unauthenticated_peers import Lobby, Reason, Refusals
 
 ACCEPT_MAX = 16
 """Connections that are taken in one turn of the event loop: in between, the others go on."""
@@ -23,7 +23,7 @@ _REASONS = {Reason.CROWDED.value: Reason.CROWDED, Reason.LATE.value: Reason.LATE
 _LOG = logging.getLogger(__name__)
 
 
-class Stranger(Protocol):
+class UnauthenticatedPeer(Protocol):
     """One end of a connection whose peer has not proven the secret."""
 
     def __hash__(self) -> int: ...
@@ -37,12 +37,13 @@ class Listener:
 
     Args:
         name: Whose it is, for people.
-        draw: Decides who has to go when there are too many strangers; see `crosscut.wire.strangers.Lobby`.
+        draw: Decides which peer has to go when there are too many unauthenticated ones; see
+            `crosscut.wire.unauthenticated_peers.Lobby`.
     """
 
     def __init__(self, name: str, draw: Callable[[int], int] = secrets.randbelow) -> None:
         self._server: asyncio.Server | None = None
-        self._lobby = Lobby[Stranger](draw)
+        self._lobby = Lobby[UnauthenticatedPeer](draw)
         self._refusals = Refusals(name)
         self._is_closed = False
 
@@ -71,23 +72,23 @@ class Listener:
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """How many strangers were refused, by reason."""
+        """How many unauthenticated peers were refused, by reason."""
         return self._refusals.counts
 
-    def came(self, stranger: Stranger, address: str) -> None:
+    def came(self, unauthenticated_peer: UnauthenticatedPeer, address: str) -> None:
         """Note a peer that has not proven the secret; close one of them if there are too many."""
-        _close_crowded(self._lobby.enter(stranger, address))
+        _close_crowded(self._lobby.enter(unauthenticated_peer, address))
         if self._is_closed:
             # The event loop had taken it before.
-            stranger.close(LISTENER_CLOSED)
+            unauthenticated_peer.close(LISTENER_CLOSED)
 
-    def greeted(self, stranger: Stranger) -> None:
+    def greeted(self, unauthenticated_peer: UnauthenticatedPeer) -> None:
         """Note that one of them has said a hello that fits."""
-        _close_crowded(self._lobby.greeted(stranger))
+        _close_crowded(self._lobby.greeted(unauthenticated_peer))
 
-    def left(self, stranger: Stranger) -> None:
+    def left(self, unauthenticated_peer: UnauthenticatedPeer) -> None:
         """Forget a peer that has proven the secret or is gone."""
-        self._lobby.leave(stranger)
+        self._lobby.leave(unauthenticated_peer)
 
     def refused(self, why: str, address: str) -> None:
         """Note that a connection from `address` has ended without a proof."""
@@ -108,6 +109,6 @@ def _lengthen_queue(server: asyncio.Server) -> None:
                 listening.listen(QUEUE_MAX)
 
 
-def _close_crowded(stranger: Stranger | None) -> None:
-    if stranger is not None:
-        stranger.close(Reason.CROWDED.value)
+def _close_crowded(unauthenticated_peer: UnauthenticatedPeer | None) -> None:
+    if unauthenticated_peer is not None:
+        unauthenticated_peer.close(Reason.CROWDED.value)

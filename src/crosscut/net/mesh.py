@@ -14,7 +14,7 @@ from crosscut.foundation.ids import ChannelId, Epoch, TaskId, WorkerIndex
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Credentials, connect
 from crosscut.net.listener import Listener
-from crosscut.net.neighbours import AcceptingNeighbour, ChannelHost, ConnectingNeighbour, Neighbour
+from crosscut.net.peer_links import AcceptingPeerLink, ChannelHost, ConnectingPeerLink, PeerLink
 from crosscut.protocol.messages import FailureCause, Peer
 from crosscut.task.flow_control import Credit
 from crosscut.wire.frames import PIECE_BYTES_MAX
@@ -61,18 +61,18 @@ class Mesh:
         self._shared: dict[WorkerIndex, tuple[ChannelId, ...]] = {}
         # The peers that will connect, by the detail they must prove.
         self._expected: dict[bytes, WorkerIndex] = {}
-        self._neighbours: dict[WorkerIndex, Neighbour] = {}
+        self._peer_links: dict[WorkerIndex, PeerLink] = {}
         self._missing: set[WorkerIndex] = set()
-        self._early: dict[AcceptingNeighbour, Proven] = {}
+        self._early: dict[AcceptingPeerLink, Proven] = {}
 
     @property
     def epoch(self) -> Epoch:
         """That connections are made for, or were made for last."""
         return self._epoch
 
-    def accept(self) -> AcceptingNeighbour:
+    def accept(self) -> AcceptingPeerLink:
         """Return the end for somebody who has connected."""
-        return AcceptingNeighbour(self, self._listener, self._credentials)
+        return AcceptingPeerLink(self, self._listener, self._credentials)
 
     def expect(self, epoch: Epoch, channels: Iterable[ChannelId]) -> None:
         """Begin `epoch`, with these channels between this worker and others; admit peers that came early."""
@@ -93,7 +93,7 @@ class Mesh:
         self._is_expecting = True
         early, self._early = self._early, {}
         for end, proven in early.items():
-            verdict = self.neighbour_proven(proven, end)
+            verdict = self.peer_link_proven(proven, end)
             if verdict is not None:
                 end.give_verdict(verdict)
 
@@ -105,16 +105,16 @@ class Mesh:
         """
         for peer, channels in sorted(self._shared.items()):
             if peer > self._own:
-                end = ConnectingNeighbour(self, self._credentials, self._epoch, channels)
+                end = ConnectingPeerLink(self, self._credentials, self._epoch, channels)
                 self._add(peer, end)
                 await connect(end, peers[peer].host, peers[peer].data_port)
 
     def close(self) -> None:
         """The epoch is over: nothing of it is heard any more."""
         self._is_expecting = False
-        neighbours, self._neighbours = self._neighbours, {}
+        peer_links, self._peer_links = self._peer_links, {}
         self.outgoing, self.incoming = {}, {}
-        for end in neighbours.values():
+        for end in peer_links.values():
             end.abandon()
 
     def give_credit(self, channel: ChannelId, credit: Credit) -> None:
@@ -124,14 +124,14 @@ class Mesh:
 
     # News from the connections.
 
-    def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
+    def peer_link_proven(self, proven: Proven, end: AcceptingPeerLink) -> Verdict | None:
         """Decide about a genuine peer."""
         peer = self._expected.get(proven.detail)
         verdict = verdict_on(
             proven.epoch,
             self._epoch,
             is_expecting=self._is_expecting,
-            is_wanted=peer is not None and peer not in self._neighbours,
+            is_wanted=peer is not None and peer not in self._peer_links,
         )
         if verdict is None:
             self._early[end] = proven
@@ -139,27 +139,27 @@ class Mesh:
             self._add(peer, end)
         return verdict
 
-    def neighbour_opened(self, end: Neighbour) -> None:
+    def peer_link_opened(self, end: PeerLink) -> None:
         """Note that its channels are ready."""
-        if end.peer is not None and self._neighbours.get(end.peer) is end:
+        if end.peer is not None and self._peer_links.get(end.peer) is end:
             self._missing.discard(end.peer)
             if not self._missing:
                 self.all_open.set()
 
-    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+    def peer_link_lost(self, end: PeerLink, reason: str) -> None:
         """A connection of this epoch broke, or one that waited for its verdict."""
-        if isinstance(end, AcceptingNeighbour):
+        if isinstance(end, AcceptingPeerLink):
             self._early.pop(end, None)
-        if end.peer is not None and self._neighbours.get(end.peer) is end:
+        if end.peer is not None and self._peer_links.get(end.peer) is end:
             task = next((one.target for one in end.incoming), None) or next(iter(end.outgoing)).source
             # A peer of this job that says what nobody may say is a bug, and not a loss.
             kind = "WireError" if end.has_offended else "ConnectionLost"
             reason = f"the connection to worker {end.peer} is lost: {reason}"
             self._host.connection_lost(task, FailureCause(kind, reason))
 
-    def _add(self, peer: WorkerIndex, end: Neighbour) -> None:
+    def _add(self, peer: WorkerIndex, end: PeerLink) -> None:
         channels = self._shared[peer]
         end.carry(self._own, peer, channels, self._host, self._piece_bytes)
-        self._neighbours[peer] = end
+        self._peer_links[peer] = end
         self.outgoing |= end.outgoing
         self.incoming |= end.incoming

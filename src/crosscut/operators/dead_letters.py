@@ -271,7 +271,7 @@ class AttemptedAggregate(KeyedOperator):
 
     def _final_results(self, keys: Batch, *, is_first: bool) -> list[Any]:
         results: list[Any] = []
-        for key in self.course.through(keys):
+        for key in self.time_budget.through(keys):
             value = self._state.peek(key)
             try:
                 results.append((key, self._final_result(value)))

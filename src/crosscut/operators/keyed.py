@@ -16,7 +16,7 @@ from typing import Any
 from crosscut.errors import InternalError
 from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import Emit
-from crosscut.operators.final import FinalOrder, Forerunners, ordinal_of
+from crosscut.operators.final_results import FinalResultOrder, Predecessors, ordinal_of
 from crosscut.operators.operator import Operator, user_code_error
 from crosscut.operators.sides import Sides
 from crosscut.state.encoding import ATOMIC, owned_copy
@@ -33,14 +33,14 @@ class KeyedOperator(Operator):
     """An operator with one value per key.
 
     Attributes:
-        forerunners: Who had some of the keys before, and had said some final results; None: nobody had.
+        predecessors: Who had some of the keys before, and had said some final results; None: nobody had.
     """
 
     def __init__(self, uid: str, state: KeyedState, emit: Emit, sides: Sides | None = None) -> None:
         super().__init__(uid, sides)
         self._state = state
         self._is_final_only = emit == "final"
-        self.forerunners: Forerunners | None = None
+        self.predecessors: Predecessors | None = None
 
     def process(self, batch: Batch) -> Batch:
         if batch.keys is None:
@@ -67,18 +67,18 @@ class KeyedOperator(Operator):
         shares = 1 + len(self._state) // KEYS_IN_ORDER_MAX if self._state.main.reads_ahead else 1
         is_first = True
         for share in range(shares):
-            order = FinalOrder(len(self._state) // shares, after, self.forerunners, (share, shares))
+            order = FinalResultOrder(len(self._state) // shares, after, self.predecessors, (share, shares))
             items = self._state.items()
             while keys := [key for key, _ in islice(items, _KEYS_PER_STEP)]:
                 order.add(keys)
                 yield Batch([]), after
             for keys in order.buckets():
                 while keys:
-                    said = Batch(keys[: self.course.rows_max])
+                    said = Batch(keys[: self.time_budget.rows_max])
                     self._state.fetch(said.records)
                     results = self._final_results(said, is_first=is_first)
                     # The slice may have been over before all of them were said.
-                    self.course.rest = None
+                    self.time_budget.rest = None
                     if said.records:
                         is_first = False
                         after = ordinal_of(said.records[-1])
@@ -87,7 +87,7 @@ class KeyedOperator(Operator):
 
     def _final_results(self, keys: Batch, *, is_first: bool) -> list[Any]:
         results: list[Any] = []
-        for key in self.course.through(keys):
+        for key in self.time_budget.through(keys):
             value = self._state.peek(key)
             try:
                 results.append((key, self._final_result(value)))

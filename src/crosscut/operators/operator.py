@@ -18,8 +18,8 @@ from crosscut.errors import StateError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.text import ShortRepr
 from crosscut.operators.certainty import is_certain, is_own_mistake
-from crosscut.operators.course import Course
 from crosscut.operators.sides import Sides
+from crosscut.operators.time_budget import TimeBudget
 
 _RECORD_REPR = ShortRepr(300)
 _RECORD_REPR.maxtuple = _RECORD_REPR.maxlist = _RECORD_REPR.maxdict = 10
@@ -38,11 +38,11 @@ class Operator(ABC):
     """One operator of a chain, in one task and one epoch.
 
     Attributes:
-        course: Where a loop over records that calls user code gets its iterator from: it may be ended early.
+        time_budget: Where a loop over records that calls user code gets its iterator from: it may end early.
         sides: What it says beside what it returns; None: never anything.
         late_count: Records that came too late for it, in this epoch.
         hears_watermarks: Whether `advance` is to be called.
-        hears_time: Whether it has use for processing time, which `course.now_ms` is.
+        hears_time: Whether it has use for processing time, which `time_budget.now_ms` is.
         passes_watermarks: Whether the watermark that comes in goes on to the next operator.
         metrics: Those of user code.
         runs_in_copies: Whether a forked copy of the process may process records: False where an operator uses
@@ -59,7 +59,7 @@ class Operator(ABC):
     def __init__(self, uid: str, sides: Sides | None = None) -> None:
         self.uid = uid
         self.sides = sides
-        self.course = Course()
+        self.time_budget = TimeBudget()
         self.taken_count = 0
         """Records taken in this epoch, in whole batches."""
 
@@ -93,7 +93,7 @@ class Operator(ABC):
         return None
 
     def advance(self, watermark: int | None) -> Batch | None:
-        """Return what is due now, of at most `course.rows_max` timers, or None when nothing is.
+        """Return what is due now, of at most `time_budget.rows_max` timers, or None when nothing is.
 
         Called after each batch, and again until it returns None; then the watermark goes on to the next
         operator. What was due and has been said is in the state no more, so a snapshot may be taken between
@@ -119,7 +119,7 @@ class Operator(ABC):
         return None
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
-        """Yield what is still to come when all inputs have ended, at most `course.rows_max` records at once.
+        """Yield what is still to come when all inputs have ended, up to `time_budget.rows_max` records each.
 
         With each batch comes an ordinal: that up to which all has been said then. It is part of the
         snapshot, and "" before the first. Nothing is said twice in the life of a job, so the order is always
@@ -169,7 +169,7 @@ class _Loop:
         self._batch = batch
 
     def __enter__(self) -> Iterator[Any]:
-        self._remaining = self._operator.course.through(self._batch)
+        self._remaining = self._operator.time_budget.through(self._batch)
         return self._remaining
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -133,7 +133,7 @@ class Process(Operator):
             self._begin_keys()
             return Batch([], None, [])
         if self._turn_ms is None:
-            self._turn_ms = self.course.now_ms
+            self._turn_ms = self.time_budget.now_ms
         has_ended = context.watermark == END_OF_TIME
         if has_ended and not self._has_ended:
             # Each of those that are left may set some more, and all of them may be of one key.
@@ -150,11 +150,11 @@ class Process(Operator):
             self._come_to_watermark()
             for timed in self._timed:
                 timed.remove_expired()
-            self._looked_ms = self.course.now_ms
+            self._looked_ms = self.time_budget.now_ms
             return None
         made = Batch([], None, [])
         # An item for each timer that may fire in this slice.
-        turns = self.course.through(Batch([None] * self.course.rows_max))
+        turns = self.time_budget.through(Batch([None] * self.time_budget.rows_max))
         if is_event and self._event_timers is not None:
             up_to = BEFORE_ALL_TIME if context.watermark is None else context.watermark
             self._fire(turns, self._event_timers, up_to, self._process.on_timer, made)
@@ -194,7 +194,7 @@ class Process(Operator):
         known = _known_later(self._passed, self._restored)
         of_clock = 0 if known is None else known
         if self._state.main.reads_ahead:
-            self._state.fetch(timers.next_keys(up_to, self.course.rows_max))
+            self._state.fetch(timers.next_keys(up_to, self.time_budget.rows_max))
         # In this order: where there is no turn left, no timer is taken out.
         for _, (time, key) in zip(turns, timers.due(up_to), strict=False):
             context.key = key
@@ -231,9 +231,9 @@ class Process(Operator):
         """Make the state that some keys begin with, as many as this slice has time for."""
         context = self._context
         context.timestamp = None
-        self._state.fetch(self._to_begin[-self.course.rows_max :])
+        self._state.fetch(self._to_begin[-self.time_budget.rows_max :])
         # In this order: where there is no turn left, no key is taken out.
-        turns = self.course.through(Batch([None] * min(len(self._to_begin), self.course.rows_max)))
+        turns = self.time_budget.through(Batch([None] * min(len(self._to_begin), self.time_budget.rows_max)))
         for _ in turns:
             context.key = self._to_begin[-1]
             try:
@@ -264,7 +264,7 @@ class Process(Operator):
     # What its context has of time.
 
     def now(self) -> int:
-        return self.course.now_ms
+        return self.time_budget.now_ms
 
     def event_time(self) -> int | None:
         """See `Times`. A timer sees what is alive at its own time, however far the watermark has jumped."""

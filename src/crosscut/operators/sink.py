@@ -29,7 +29,7 @@ class SinkOperator(Operator):
 
     def process(self, batch: Batch) -> Batch:
         if batch.records:
-            self.course.step()
+            self.time_budget.step()
             try:
                 self.writer.write(batch.records)
             except BaseException as error:  # noqa: BLE001 - a sink may raise anything; raised again

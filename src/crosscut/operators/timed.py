@@ -16,7 +16,7 @@ NO_TIME = BEFORE_ALL_TIME
 """The watermark before any: nothing is late."""
 
 
-class Said:
+class Emitted:
     """What an operator says of one batch or in one step: records, each with its time."""
 
     __slots__ = ("records", "timestamps")
@@ -69,7 +69,7 @@ class TimedOperator(Operator):
             said = next(self._speaking, None)
             if said is None:
                 self._speaking = None
-            elif said.records or self.course.is_over:
+            elif said.records or self.time_budget.is_over:
                 return said
         return None
 
@@ -86,7 +86,7 @@ class TimedOperator(Operator):
         return [None if up_to == NO_TIME else up_to, {}]
 
     def _due(self, before: int) -> Iterator[Batch]:
-        """Yield what is to be said now, about `course.rows_max` records at once.
+        """Yield what is to be said now, about `time_budget.rows_max` records at once.
 
         What has been said has left the state when it is yielded, since a snapshot may be taken then.
 

@@ -133,16 +133,16 @@ class AssignTimestamps(Operator):
         """It was asked, and there is nothing to read there now."""
         if self._idle_after_ms is None:
             return
-        since = self._silent_since.setdefault(split, self.course.now_ms)
+        since = self._silent_since.setdefault(split, self.time_budget.now_ms)
         # Only who has just been asked is idle: nobody was, while what comes after was slow.
-        if since + self._idle_after_ms <= self.course.now_ms and self._combined.may_fall_idle(split):
+        if since + self._idle_after_ms <= self.time_budget.now_ms and self._combined.may_fall_idle(split):
             self._add_news(self._combined.heard(split, None, idle=True))
 
     def reads(self, split: str) -> None:
         """Records of a split were read, and come next; those in front of this operator may leave none."""
         self.origin = split
         if self._idle_after_ms is not None:
-            self._read_ms = self.course.now_ms
+            self._read_ms = self.time_budget.now_ms
             self._silent_since.setdefault(split, self._read_ms)
 
     def look_back(self) -> None:
@@ -160,7 +160,7 @@ class AssignTimestamps(Operator):
         if self._idle_after_ms is None or self._hears_when_read or self._combined.is_idle:
             return None
         since = self._silent_since.get("")
-        return self.course.now_ms if since is None else since + self._idle_after_ms
+        return self.time_budget.now_ms if since is None else since + self._idle_after_ms
 
     @property
     def _hears_when_read(self) -> bool:
@@ -176,7 +176,7 @@ class AssignTimestamps(Operator):
         if self._idle_after_ms is None or self._hears_when_read:
             return
         if is_fed:
-            self._silent_since[""] = self.course.now_ms
+            self._silent_since[""] = self.time_budget.now_ms
         else:
             self.waits_for("")
 
@@ -190,7 +190,7 @@ class AssignTimestamps(Operator):
         """
         if self._idle_after_ms is None:
             return
-        now_ms = self.course.now_ms
+        now_ms = self.time_budget.now_ms
         for split in empty if self._hears_when_read else ("",):
             if split in self._heard:
                 continue
@@ -210,7 +210,7 @@ class AssignTimestamps(Operator):
         return news
 
     def process(self, batch: Batch) -> Batch:
-        remaining = self.course.through(batch)
+        remaining = self.time_budget.through(batch)
         try:
             function = self._function
             timestamps = [function(record) for record in remaining]
@@ -236,7 +236,7 @@ class AssignTimestamps(Operator):
             self._heard.add(self.origin)
             self._quiet_since.pop(self.origin, None)
         if not self._is_source:
-            self._silent_since[""] = self.course.now_ms
+            self._silent_since[""] = self.time_budget.now_ms
         idle = None if self._idle_after_ms is None else False
         self._add_news(self._combined.heard(self.origin, watermark, idle=idle))
         if (news := self.take_news()) is not None:

@@ -253,7 +253,7 @@ class SplitsFound:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingFailed:
+class DiscoveryFailed:
     """A dynamic source that was asked in `epoch` has raised."""
 
     epoch: Epoch
@@ -395,7 +395,7 @@ class CutJudged:
 
 JobEvent = (
     ClockRead | TimerFired | LinkOpened | MessageReceived | LinkClosed | WorkersEnded | LogTailRead
-    | SplitsDiscovered | SplitsFound | FindingFailed | EntryAppended
+    | SplitsDiscovered | SplitsFound | DiscoveryFailed | EntryAppended
     | EntryTaken | EntryUncertain | EntryRefused | EntryRead
     | PartsListed | PartsDiscarded | PartsDeleted | SweepRequested
     | StopRequested | RestartRequested | CancelRequested | CutJudged | CheckpointRequested | SavepointWritten

@@ -21,7 +21,7 @@ from crosscut.foundation.ids import (
     WorkerIndex,
 )
 from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.protocol.telemetry import Letter, LogLine, Reading, SnapshotTimes
+from crosscut.protocol.telemetry import LogLine, Reading, ShownDeadLetter, SnapshotTimes
 
 # Worker -> coordinator
 
@@ -227,7 +227,7 @@ class TaskStatistics:
     held_splits: int = 0
     barrier: CheckpointId = CheckpointId(0)
     captured: CheckpointId = CheckpointId(0)
-    letters: tuple[Letter, ...] = ()
+    letters: tuple[ShownDeadLetter, ...] = ()
     latencies: tuple[Reading, ...] | None = None
     state_memory_bytes: int = 0
 
@@ -348,7 +348,7 @@ class ResumeSources:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitTogether:
+class GlobalCommit:
     """What a task of this sink has to commit, whatever it has staged itself.
 
     Attributes:
@@ -369,7 +369,7 @@ class CommitCheckpoint:
 
     epoch: Epoch
     checkpoint_id: CheckpointId
-    together: tuple[CommitTogether, ...] = ()
+    together: tuple[GlobalCommit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

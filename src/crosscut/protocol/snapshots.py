@@ -85,7 +85,7 @@ class Snapshot:
         records_out: Those that it has sent on or, with a sink, written.
         late_records: Those that came too late for its operators.
         state_keys: Rows of its keyed state.
-        forerunners: Only where a task takes over from those of another parallelism: how many of `parts` are
+        predecessors: Only where a task takes over from those of another parallelism: how many of `parts` are
             of each, in order.
         floors: Likewise: the watermark of each task of the vertex then, by index, where keys are shuffled.
         fields: Of classes in the state whose objects are stored by position, the names of their fields.
@@ -113,7 +113,7 @@ class Snapshot:
     records_out: int = 0
     late_records: int = 0
     state_keys: int = 0
-    forerunners: tuple[int, ...] = ()
+    predecessors: tuple[int, ...] = ()
     floors: tuple[int | None, ...] = ()
     committed: KnownCommitted | None = None
 

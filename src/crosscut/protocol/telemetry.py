@@ -50,7 +50,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class ShownDeadLetter:
     """A dead letter as people see it: everything is text, and shortened.
 
     Attributes:
@@ -90,7 +90,7 @@ class LogLine:
     checkpoint_id: CheckpointId = CheckpointId(0)
 
 
-class ReadingsSaid:
+class MetricReporter:
     """When a task says the metrics of user code, which may be many: seldom, and if they have changed."""
 
     def __init__(self) -> None:

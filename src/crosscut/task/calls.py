@@ -9,8 +9,8 @@ from crosscut.operators.async_map import AsyncMap, CallId
 from crosscut.operators.operator import Operator
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.task.chain import Chain
-from crosscut.task.intake import Intake
-from crosscut.task.outlets import Outlets
+from crosscut.task.input_gate import InputGate
+from crosscut.task.task_effects import TaskEffects
 
 
 class TaskCalls:
@@ -28,15 +28,15 @@ class TaskCalls:
         operators: Sequence[Operator],
         protocol: SnapshotProtocol,
         chain: Chain,
-        intake: Intake,
-        outlets: Outlets,
+        input_gate: InputGate,
+        task_effects: TaskEffects,
     ) -> None:
         self._operator = next((one for one in operators if isinstance(one, AsyncMap)), None)
         self.are_made = self._operator is not None
         self._protocol = protocol
         self._chain = chain
-        self._intake = intake
-        self._outlets = outlets
+        self._input_gate = input_gate
+        self._task_effects = task_effects
         # Those that were under way when the restored snapshot was taken.
         self.request()
 
@@ -53,7 +53,7 @@ class TaskCalls:
     @property
     def is_full(self) -> bool:
         """Whether records must wait until calls have ended. A barrier need not, nor what is before it."""
-        return self._operator is not None and self._operator.room <= 0 and not self._intake.has_barrier
+        return self._operator is not None and self._operator.room <= 0 and not self._input_gate.has_barrier
 
     def room(self, rows_max: int) -> tuple[int, int]:
         """Return how many records may be taken at once, of `rows_max`; `is_full` has said that some may.
@@ -69,7 +69,7 @@ class TaskCalls:
     def request(self) -> None:
         """Ask for the calls that may begin now."""
         if self._operator is not None and self._operator.requests:
-            self._outlets.errands += self._operator.requests
+            self._task_effects.errands += self._operator.requests
             self._operator.requests.clear()
 
     def release(self, rows_max: int) -> None:

@@ -14,12 +14,12 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX
 from crosscut.graph.specs import SideOutput
 from crosscut.operators.async_map import AsyncMap
-from crosscut.operators.course import Course
 from crosscut.operators.operator import Operator, named_state_error, shortened
 from crosscut.operators.probing import Deadly, Probing, deadly_error, deadly_letter, due_error
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.telemetry import Letter, Reading
+from crosscut.protocol.telemetry import Reading, ShownDeadLetter
 
 
 class Chain:
@@ -63,13 +63,13 @@ class Chain:
         self._waiting: list[tuple[int, Batch]] = []
         self.said = (0, "")
         self.probing: Probing | None = None
-        self.follow(Course())
+        self.follow(TimeBudget())
 
-    def follow(self, course: Course) -> None:
-        """Let the operators be stopped by `course`."""
-        self._course = course
+    def follow(self, time_budget: TimeBudget) -> None:
+        """Let the operators be stopped by `time_budget`."""
+        self._time_budget = time_budget
         for operator in self._operators:
-            operator.course = course
+            operator.time_budget = time_budget
 
     def close(self) -> None:
         """Let the operators release what they hold; the first error is raised after all were tried."""
@@ -98,9 +98,9 @@ class Chain:
                 letters += one.sides.letter_count
         return late, letters, timers
 
-    def take_letters(self) -> tuple[Letter, ...]:
+    def take_letters(self) -> tuple[ShownDeadLetter, ...]:
         """Return the newest dead letters since this was asked last, as text."""
-        found: list[Letter] = []
+        found: list[ShownDeadLetter] = []
         for one in self._operators:
             if one.sides is not None and one.sides.letters:
                 found += map(_shown, one.sides.letters)
@@ -121,7 +121,7 @@ class Chain:
 
     def begin(self, rows_max: int) -> None:
         """A slice begins; at the end of input operators speak in batches of `rows_max`."""
-        self._course.begin(rows_max)
+        self._time_budget.begin(rows_max)
 
     @property
     def hears_time(self) -> bool:
@@ -130,7 +130,7 @@ class Chain:
 
     def tell_time(self, now_ms: int) -> None:
         """It is so late now, for all that follows."""
-        self._course.now_ms = now_ms
+        self._time_budget.now_ms = now_ms
 
     @property
     def next_alarm_ms(self) -> int | None:
@@ -146,7 +146,7 @@ class Chain:
         """
         for assigner in self._assigners:
             assigner.look(is_fed=is_fed)
-        now_ms = self._course.now_ms
+        now_ms = self._time_budget.now_ms
         for position, operator in enumerate(self._operators):
             alarm_ms = operator.next_alarm_ms if operator.hears_watermarks else None
             if alarm_ms is not None and alarm_ms <= now_ms:
@@ -174,7 +174,7 @@ class Chain:
         if news is None:
             return
         self._waiting.insert(0, (first, news))
-        if len(self._waiting) == 1 and not self._course.is_over:
+        if len(self._waiting) == 1 and not self._time_budget.is_over:
             self.go_on()
 
     def look_back(self) -> None:
@@ -307,8 +307,8 @@ class Chain:
                     yield
                 continue
             while operator.hears_watermarks and (due := self._advanced(operator, END_OF_TIME)) is not None:
-                self._course.leave()
-                self._course.rest = None
+                self._time_budget.leave()
+                self._time_budget.rest = None
                 self._take_aside(operator)
                 self._run(self._timed(due, operator), position + 1)
                 yield
@@ -331,24 +331,24 @@ class Chain:
         return due
 
     def _run(self, batch: Batch, first: int) -> None:
-        course = self._course
+        time_budget = self._time_budget
         for position in range(first, len(self._operators)):
-            if course.is_over:
+            if time_budget.is_over:
                 self._waiting.append((position, batch))
                 return
             operator = self._operators[position]
             if self.probing is not None and batch.records:
                 self._probe(self.probing, position, batch)
             made = _processed(operator, batch) if batch.records else Batch([])
-            course.leave()
+            time_budget.leave()
             if operator.sides is not None:
                 self._take_aside(operator)
-            if course.rest is not None:
-                self._waiting.append((position, course.rest))
-                course.rest = None
+            if time_budget.rest is not None:
+                self._waiting.append((position, time_budget.rest))
+                time_budget.rest = None
             if operator.hears_watermarks and (due := self._advanced(operator, batch.watermark)) is not None:
-                course.leave()
-                course.rest = None
+                time_budget.leave()
+                time_budget.rest = None
                 self._take_aside(operator)
                 due = self._timed(due, operator)
                 # Last in, first out: the watermark goes on when nothing is due any more.
@@ -419,8 +419,8 @@ class Chain:
                 self._emit_aside(self._timed(batch, operator), side)
 
 
-def _shown(letter: DeadLetter) -> Letter:
-    return Letter(
+def _shown(letter: DeadLetter) -> ShownDeadLetter:
+    return ShownDeadLetter(
         letter.operator,
         "" if letter.timer is not None else shortened(letter.record),
         letter.error,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from crosscut.errors import FlowError
-from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.batch import Batch, LatencyMarker
 from crosscut.foundation.ids import ChannelId
 from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.specs import Partitioning, SideOutput
@@ -34,7 +34,7 @@ class Output(ABC):
         self._batch_rows = batch_rows
         self.buffered_rows = self.added_rows = 0
         self._news: Batch | None = None
-        self._mark: Mark | None = None
+        self._mark: LatencyMarker | None = None
         self._next_marked = 0
         # A buffer for each channel, beside that of its records; None if they have no event time.
         self._timestamps: list[list[int]] | None = None
@@ -44,7 +44,7 @@ class Output(ABC):
         """Whether something waits."""
         return bool(self.buffered_rows) or self._news is not None or self._mark is not None
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: LatencyMarker) -> None:
         """Let `mark` follow what has been added, to one channel: they have it in turn."""
         self._mark = self._mark or mark
 
@@ -90,7 +90,9 @@ class Output(ABC):
             batch.add_news(news.watermark, idle=news.idle)
         return told
 
-    def _with_mark(self, taken: list[tuple[ChannelId, Batch]], mark: Mark) -> list[tuple[ChannelId, Batch]]:
+    def _with_mark(
+        self, taken: list[tuple[ChannelId, Batch]], mark: LatencyMarker
+    ) -> list[tuple[ChannelId, Batch]]:
         """Let `mark` follow the records of the next channel, also if there are none."""
         marked = self.channels[self._next_marked % len(self.channels)]
         self._next_marked += 1

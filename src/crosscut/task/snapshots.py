@@ -52,10 +52,9 @@ from crosscut.protocol.telemetry import SnapshotTimes
 from crosscut.task.captures import NO_TIMES, Captures, Stored
 from crosscut.task.chain import Chain
 from crosscut.task.channel_log import SpilledBlocks
-from crosscut.task.departures import Departures, Log
-from crosscut.task.intake import Intake
+from crosscut.task.input_gate import InputGate
 from crosscut.task.items import Barrier
-from crosscut.task.outlets import Outlets
+from crosscut.task.output_buffers import Log, OutputBuffers
 from crosscut.task.requests import (
     CancelStore,
     FrozenTask,
@@ -63,6 +62,7 @@ from crosscut.task.requests import (
     StoreFrozen,
     WaitForAlignment,
 )
+from crosscut.task.task_effects import TaskEffects
 
 
 class Snapshots:
@@ -85,10 +85,10 @@ class Snapshots:
         epoch: Epoch,
         protocol: SnapshotProtocol,
         captures: Captures,
-        intake: Intake,
+        input_gate: InputGate,
         chain: Chain,
-        departures: Departures,
-        outlets: Outlets,
+        output_buffers: OutputBuffers,
+        task_effects: TaskEffects,
         freeze: Callable[[CheckpointId], FrozenTask],
         pending: Callable[[CheckpointId], tuple[PendingTransaction, ...]],
         committed: Callable[[], KnownCommitted | None],
@@ -99,10 +99,10 @@ class Snapshots:
         self._epoch = epoch
         self._protocol = protocol
         self._captures = captures
-        self._intake = intake
+        self._input_gate = input_gate
         self._chain = chain
-        self._departures = departures
-        self._outlets = outlets
+        self._output_buffers = output_buffers
+        self._task_effects = task_effects
         self._freeze = freeze
         self._pending = pending
         self._committed = committed
@@ -131,7 +131,7 @@ class Snapshots:
 
     @property
     def _is_settled(self) -> bool:
-        return not self._chain.is_halfway and not self._intake.is_replaying
+        return not self._chain.is_halfway and not self._input_gate.is_replaying
 
     # Orders and news from the performer.
 
@@ -186,16 +186,16 @@ class Snapshots:
         """Checkpoint n is complete: the next part builds on this one."""
         self._captures.completed(n)
 
-    def note_departures(self) -> bool:
+    def note_sent(self) -> bool:
         """Barriers may have left: to be called when the outbox is empty, or something that waited was sent.
 
         Returns:
-            Whether one has: there may be something in the outlets again.
+            Whether one has: there may be something in the task effects again.
         """
         departing = self._protocol.departing
         if not departing:
             return False
-        departed = self._departures.gone(departing)
+        departed = self._output_buffers.gone(departing)
         for n in departed:
             self.handle(BarrierDeparted(n))
         return bool(departed)
@@ -222,10 +222,10 @@ class Snapshots:
                 continue
             barrier = Barrier(event.checkpoint_id)
             # The same barrier on another input may have had this one taken out already.
-            if self._intake.waits(event.channel, barrier):
+            if self._input_gate.waits(event.channel, barrier):
                 self.handle(event)
-            if self._intake.waits(event.channel, barrier):
-                self._intake.take_out(event.channel, barrier)
+            if self._input_gate.waits(event.channel, barrier):
+                self._input_gate.take_out(event.channel, barrier)
 
     def batch_came(self, channel: ChannelId, batch: Batch) -> None:
         """Records have come in on `channel`: they belong to the snapshots that log it."""
@@ -250,41 +250,41 @@ class Snapshots:
     # Effects.
 
     def _perform(self, effects: list[TaskEffect]) -> None:
-        outlets = self._outlets
+        task_effects = self._task_effects
         for effect in effects:
             match effect:
                 case UnblockChannels():
-                    self._intake.unblock()
+                    self._input_gate.unblock()
                 case CaptureState(n):
                     self.newest_captured = n
                     self._capture(n)
                 case ForwardBarrier(n):
-                    self._departures.send_to_all(Barrier(n))
+                    self._output_buffers.send_to_all(Barrier(n))
                 case OvertakeWithBarrier(n):
-                    self._departures.overtake(n, self._overtaken_by(n))
+                    self._output_buffers.overtake(n, self._overtaken_by(n))
                 case ExpediteBarrier(n):
-                    self._departures.expedite(n, self._overtaken_by(n))
-                    outlets.errands.append(NotePause(n))
+                    self._output_buffers.expedite(n, self._overtaken_by(n))
+                    task_effects.errands.append(NotePause(n))
                 case StartLog(n, channels):
                     self._start_log(n, channels)
                 case StartAlignmentTimer(n):
-                    outlets.errands.append(WaitForAlignment(n))
+                    task_effects.errands.append(WaitForAlignment(n))
                 case StoreSnapshot(n):
-                    outlets.errands.append(StoreFrozen(self._captures.whole(n)))
+                    task_effects.errands.append(StoreFrozen(self._captures.whole(n)))
                 case DiscardSnapshot(n):
                     self._captures.discard(n)
-                    outlets.errands.append(CancelStore(n))
+                    task_effects.errands.append(CancelStore(n))
                 case AcknowledgeSnapshot(n):
                     times, pending = self._captures.times(n), self._pending(n)
                     unused = self._captures.unused(n, pending)
                     snapshot = self._captures.acknowledge(n, pending, self._committed())
-                    outlets.messages.append(
+                    task_effects.messages.append(
                         SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot, times, unused)
                     )
                 case DeclineCheckpoint(n, reason):
-                    outlets.messages.append(SnapshotDeclined(self._epoch, n, self._task_id, reason))
+                    task_effects.messages.append(SnapshotDeclined(self._epoch, n, self._task_id, reason))
                 case ReportQuiet(n):
-                    outlets.messages.append(TaskQuiet(self._epoch, n, self._task_id))
+                    task_effects.messages.append(TaskQuiet(self._epoch, n, self._task_id))
                 case _:
                     assert_never(effect)
 
@@ -292,7 +292,7 @@ class Snapshots:
         if not self._is_settled:
             raise ProtocolError(f"task {self._task_id}: a snapshot of half a batch")
         self._captures.begin(self._freeze(n))
-        self._outlets.errands.append(NotePause(n))
+        self._task_effects.errands.append(NotePause(n))
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
         if batch.records or batch.has_news:
@@ -306,13 +306,13 @@ class Snapshots:
         barrier = Barrier(n)
         arrived = []
         for channel in channels:
-            for waiting in self._intake.ends[channel].queue.in_front_of(barrier):
+            for waiting in self._input_gate.ends[channel].queue.in_front_of(barrier):
                 if isinstance(waiting, SpilledBlocks):
                     self._captures.log_blocks(n, waiting)
                 else:
                     self._log(n, channel, waiting, by_sender=False)
-            if self._intake.waits(channel, barrier):
-                self._intake.take_out(channel, barrier)
+            if self._input_gate.waits(channel, barrier):
+                self._input_gate.take_out(channel, barrier)
                 arrived.append(channel)
         for channel in arrived:
             # Only after everything is logged: the last of them may have the snapshot stored. A channel that

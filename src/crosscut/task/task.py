@@ -1,12 +1,12 @@
 """One task: its operators, its state, its snapshot protocol. No I/O, no clock, no thread.
 
 Its performer (the worker's pool, in the cluster and in the simulator) offers what arrives on the inputs,
-calls `run` when the task has something to do, and empties the outlets after each call. The task decides all
-but the moment, which is the performer's.
+calls `run` when the task has something to do, and empties the task effects after each call. The task decides
+all but the moment, which is the performer's.
 
-A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `intake` (inputs in
-turn), `reading` (the splits of a source), `departures` (the way out), `snapshots` (barriers and their
-effects), `transactions` (of a sink), `ending` (the end of input).
+A record's way is here: `offer`, `run`, `_deliver`, the chain, `_emit`. Around it are `input_gate` (inputs in
+turn), `source_input` (the splits of a source), `output_buffers` (the way out), `snapshots` (barriers and
+their effects), `transactions` (of a sink), `ending` (the end of input).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
 from crosscut.protocol.splits.alignment import AlignedSplits
 from crosscut.protocol.splits.rescaling import read_said, shown_said
-from crosscut.protocol.telemetry import Letter, Reading
+from crosscut.protocol.telemetry import Reading, ShownDeadLetter
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
-from crosscut.task.departures import Departures
 from crosscut.task.ending import TaskEnding
+from crosscut.task.input_gate import InputGate
 from crosscut.task.inputs import InputQueue
-from crosscut.task.intake import Intake
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
-from crosscut.task.marks import Marks
-from crosscut.task.outlets import Outlets
+from crosscut.task.latency_markers import LatencyMarkers
+from crosscut.task.output_buffers import OutputBuffers
 from crosscut.task.outputs import Output
-from crosscut.task.reading import SplitReading
 from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
+from crosscut.task.source_input import SourceInput
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
+from crosscut.task.task_effects import TaskEffects
 from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
@@ -72,13 +72,13 @@ class Task:
         untimed: Likewise.
         parts: Those of the restored checkpoint.
         unsent: Output in the restored snapshot: it is sent again.
-        replay: See `Intake`. Watermarks among the task's own channel records are its own.
+        replay: See `InputGate`. Watermarks among the task's own channel records are its own.
 
     Attributes:
-        outlets: Work for the performer, after any call.
-        intake: The inputs.
+        task_effects: Work for the performer, after any call.
+        input_gate: The inputs.
         chain: The operators at work.
-        departures: The way out.
+        output_buffers: The way out.
         marks: Those that follow the records.
         snapshots: Those of the task: whoever hears of barriers and checkpoints tells them.
         transactions: Those of its sink.
@@ -126,17 +126,17 @@ class Task:
         self._committer = committer
         sink = chain[-1] if chain else None
         self._sink = sink if isinstance(sink, SinkOperator) else None
-        self.outlets = Outlets()
+        self.task_effects = TaskEffects()
         writer = self._sink.writer if self._sink is not None else None
         self.sink_uid = self._sink.uid if self._sink is not None else ""
-        self.transactions = Transactions(task_id, epoch, writer, committer, self.outlets, self.sink_uid)
+        self.transactions = Transactions(task_id, epoch, writer, committer, self.task_effects, self.sink_uid)
         # Restored records come before all others, here as in the inputs: if a snapshot is taken before they
         # have been processed, they are in its log, once, like any others.
-        self.outlets.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
-        self.intake = Intake(
+        self.task_effects.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
+        self.input_gate = InputGate(
             inputs,
             protocol.is_blocked,
-            self.outlets,
+            self.task_effects,
             back_edges=back_edges,
             channel_bytes=channel_bytes,
             spills_blocked=spills_blocked,
@@ -144,9 +144,9 @@ class Task:
         )
         self.chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
         self.chain.said, self._said_before = read_said(before.said)
-        self._reading: SplitReading | None = None
+        self._reading: SourceInput | None = None
         if splits is not None:
-            self._reading = SplitReading(task_id, splits, source_uid, aligned, self.chain)
+            self._reading = SourceInput(task_id, splits, source_uid, aligned, self.chain)
         self._time = TaskTime(
             self.chain,
             (one for one in inputs if one not in back_edges),
@@ -167,19 +167,19 @@ class Task:
             is_raised_later=replay is not None and replay.has_own,
         )
         self._ending = TaskEnding(self.chain, is_said=before.ended)
-        self.calls = TaskCalls(chain, protocol, self.chain, self.intake, self.outlets)
-        self.departures = Departures(outputs, self.outlets, channel_bytes)
-        self.marks = Marks(task_id.vertex, self.chain, self.departures, self.outlets)
+        self.calls = TaskCalls(chain, protocol, self.chain, self.input_gate, self.task_effects)
+        self.output_buffers = OutputBuffers(outputs, self.task_effects, channel_bytes)
+        self.marks = LatencyMarkers(task_id.vertex, self.chain, self.output_buffers, self.task_effects)
         self._captures = Captures(parts or PartChain(), log_space, state)
         self.snapshots = Snapshots(
             task_id,
             epoch,
             protocol,
             self._captures,
-            self.intake,
+            self.input_gate,
             self.chain,
-            self.departures,
-            self.outlets,
+            self.output_buffers,
+            self.task_effects,
             self._freeze,
             self.transactions.pending,
             self.transactions.committed,
@@ -218,12 +218,12 @@ class Task:
             stands = self._is_batch_over or self._is_paused or self._protocol.is_halted
             return not (stands or ending.is_forwarded)
         # As `_has_input`: it is asked of every task in every round.
-        return not (calls.are_made and calls.is_full) and self.intake.has_next
+        return not (calls.are_made and calls.is_full) and self.input_gate.has_next
 
     @property
     def is_fed(self) -> bool:
         """Whether there is more to take, though perhaps not now: calls may be under way for all it holds."""
-        return self.chain.is_midway or self.intake.has_next
+        return self.chain.is_midway or self.input_gate.has_next
 
     @property
     def sent_on(self) -> int:
@@ -238,7 +238,7 @@ class Task:
     @property
     def _has_input(self) -> bool:
         """Whether something may be taken from a channel."""
-        return not (self.calls.are_made and self.calls.is_full) and self.intake.has_next
+        return not (self.calls.are_made and self.calls.is_full) and self.input_gate.has_next
 
     @property
     def alarm_in_ms(self) -> int | None:
@@ -273,7 +273,7 @@ class Task:
         busy_us: int = 0,
         blocked_us: int = 0,
         readings: tuple[Reading, ...] | None = None,
-        letters: tuple[Letter, ...] = (),
+        letters: tuple[ShownDeadLetter, ...] = (),
         latencies: tuple[Reading, ...] | None = None,
         state_memory_bytes: int = 0,
     ) -> TaskStatistics:
@@ -289,12 +289,12 @@ class Task:
             records_in=self.records_in,
             records_out=self.records_out,
             state_keys=len(self._state) if self._state is not None else 0,
-            queued_records=self.intake.queued_rows,
-            spilled_bytes=self.intake.spilled_bytes,
+            queued_records=self.input_gate.queued_rows,
+            spilled_bytes=self.input_gate.spilled_bytes,
             empty_split=reading.empty_split if reading is not None else "",
             late_records=self._late_before + late_count,
             dead_letters=letter_count,
-            sent=tuple(one.added_rows for one in self.departures.outputs),
+            sent=tuple(one.added_rows for one in self.output_buffers.outputs),
             timers=timer_count,
             lag=reading.lag if reading is not None else None,
             held_splits=len(reading.held) if reading is not None else 0,
@@ -329,7 +329,7 @@ class Task:
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add an item that arrived on an input, after everything that arrived there before.
 
-        The outlets may have something in them afterwards: a barrier may count on arrival.
+        The task effects may have something in them afterwards: a barrier may count on arrival.
         """
         match item:
             case Barrier() if item == REPLAYED:
@@ -343,7 +343,7 @@ class Task:
                 self.snapshots.batch_came(channel, item)
             case EndOfInput():
                 pass
-        self.intake.add(channel, item)
+        self.input_gate.add(channel, item)
 
     def run(self) -> ChannelId | None:
         """Do one piece of work: at most `rows_max` records, or one barrier.
@@ -359,10 +359,10 @@ class Task:
         self.chain.begin(self.rows_max)
         if self.chain.is_midway:
             # Between two of the many timers that a watermark makes due a snapshot can be taken.
-            channel = None if self.chain.is_halfway else self.intake.begin_turn_of_barrier()
+            channel = None if self.chain.is_halfway else self.input_gate.begin_turn_of_barrier()
             if channel is not None:
                 self._deliver(channel)
-                self.intake.end_turn(channel)
+                self.input_gate.end_turn(channel)
             elif not self._stands_still:
                 self.chain.go_on()
         elif self.calls.has_results:
@@ -370,13 +370,13 @@ class Task:
         elif self._is_alarm_due and not (self._has_rung and self._has_input):
             # By turns: what is due as fast as the clock goes must not keep the inputs waiting.
             self._has_rung = True
-            self.chain.ring(is_fed=self.intake.queued_rows > 0 or self.calls.is_calling)
+            self.chain.ring(is_fed=self.input_gate.queued_rows > 0 or self.calls.is_calling)
         elif self._has_input:
             self._has_rung = False
             # Also while the operators speak at the end of input: then it is a barrier.
-            channel = self.intake.begin_turn()
+            channel = self.input_gate.begin_turn()
             self._deliver(channel)
-            self.intake.end_turn(channel)
+            self.input_gate.end_turn(channel)
         elif self._protocol.is_halted:
             pass
         elif self._ending.is_under_way:
@@ -384,7 +384,7 @@ class Task:
                 self._pass_on_end()
         elif self._reading is not None and not self._is_batch_over and not self._is_paused:
             self._read(self._reading)
-        if self.intake.is_replaying:
+        if self.input_gate.is_replaying:
             self._pass_on_marks()
         self.marks.let_on(is_over=self._ending.is_forwarded)
         self.snapshots.let_in()
@@ -406,7 +406,7 @@ class Task:
         """A source is to read nothing, or to read again; what it has read goes on its way."""
         self._is_paused = is_paused
         if is_paused:
-            self.departures.flush()
+            self.output_buffers.flush()
 
     def assign(self, rows: JSON, since: CheckpointId, *, is_last: bool) -> None:
         """The coordinator gives a source splits that have been found; after the last, there are no others."""
@@ -441,21 +441,21 @@ class Task:
         if self._reading is not None:
             self._reading.acknowledge(checkpoint_id)
         if self._state is not None:
-            self.outlets.errands.append(CompleteState(checkpoint_id))
+            self.task_effects.errands.append(CompleteState(checkpoint_id))
         self.transactions.handle(CommitAuthorised(checkpoint_id, together))
 
     def close(self) -> None:
         """Close readers, operators and writer; the first error is raised after all were tried."""
         with ExitStack() as stack:
             stack.callback(self.transactions.close)
-            stack.callback(self.intake.close)
+            stack.callback(self.input_gate.close)
             stack.callback(self.chain.close)
             if self._reading is not None:
                 stack.callback(self._reading.close)
 
     # Records.
 
-    def _read(self, reading: SplitReading) -> None:
+    def _read(self, reading: SourceInput) -> None:
         self.chain.look_back()
         if self.chain.is_midway:
             return
@@ -473,12 +473,12 @@ class Task:
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
-        item = self.intake.take(channel, *self.calls.room(self.rows_max))
+        item = self.input_gate.take(channel, *self.calls.room(self.rows_max))
         match item:
             case Batch():
                 # The end of a loop is told from outside; what a task of it has said of time before that is
                 # still on its way, and of no use to anybody.
-                if len(item) and self.intake.has_ended(channel):
+                if len(item) and self.input_gate.has_ended(channel):
                     raise ProtocolError(
                         f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
                     )
@@ -492,8 +492,8 @@ class Task:
                     rest_of_slice.mark, mark = mark, None
                     if news is not None:
                         rest_of_slice.add_news(news.watermark, idle=news.idle)
-                    self.intake.put_back(channel, rest_of_slice)
-                elif news is not None and self.intake.replays_own(channel):
+                    self.input_gate.put_back(channel, rest_of_slice)
+                elif news is not None and self.input_gate.replays_own(channel):
                     self.chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
                     self._time.heard(channel, news)
@@ -503,12 +503,12 @@ class Task:
                 self.records_in += rows
                 self.calls.request()
             case Barrier() if item == REPLAYED:
-                self.intake.note_mark(channel)
+                self.input_gate.note_mark(channel)
             case Barrier(checkpoint_id):
                 self.snapshots.handle(BarrierArrived(channel, checkpoint_id))
             case EndOfInput():
                 # The end comes around a loop as well, after it was told by `close_loops`.
-                if self.intake.end(channel):
+                if self.input_gate.end(channel):
                     self._input_ended()
                 else:
                     self._time.ended(channel)
@@ -516,24 +516,24 @@ class Task:
                 assert_never(item)
 
     def _emit(self, batch: Batch, side: SideOutput | None = None) -> None:
-        if self.departures.lead_on(side):
+        if self.output_buffers.lead_on(side):
             self._sent_on += len(batch)
-            self.departures.add(batch, side)
+            self.output_buffers.add(batch, side)
 
     def _pass_on_marks(self) -> None:
         """Send the marks after generations of channel records that are through with the task."""
-        while self.intake.is_generation_taken and not self.calls.is_calling:
-            self.departures.send_to_all(REPLAYED)
-            self.intake.begin_generation()
+        while self.input_gate.is_generation_taken and not self.calls.is_calling:
+            self.output_buffers.send_to_all(REPLAYED)
+            self.input_gate.begin_generation()
 
     def _input_ended(self) -> None:
         if self._ending.begin(waits=self.calls.is_calling):
             self._pass_on_end()
 
     def _pass_on_end(self) -> None:
-        self.departures.send_to_all(EndOfInput())
+        self.output_buffers.send_to_all(EndOfInput())
         if self._reading is not None:
-            self.outlets.messages.append(SourceDrained(self._epoch, self.task_id))
+            self.task_effects.messages.append(SourceDrained(self._epoch, self.task_id))
 
     # Snapshots.
 

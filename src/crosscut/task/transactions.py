@@ -11,8 +11,8 @@ from crosscut.protocol.events import CommitAttemptFailed, CommitSucceeded, Commi
 from crosscut.protocol.messages import FailureCause, TaskFailed, TransactionsCommitted
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction
-from crosscut.task.outlets import Outlets
 from crosscut.task.requests import PrepareTransaction
+from crosscut.task.task_effects import TaskEffects
 
 
 class Transactions:
@@ -29,21 +29,21 @@ class Transactions:
         epoch: Epoch,
         writer: SinkWriter | None,
         committer: Committer | None,
-        outlets: Outlets,
+        task_effects: TaskEffects,
         sink_uid: str = "",
     ) -> None:
         self._task_id = task_id
         self._epoch = epoch
         self._writer = writer
         self._committer = committer
-        self._outlets = outlets
+        self._task_effects = task_effects
         self._sink_uid = sink_uid
 
     def cut_off(self, n: CheckpointId) -> None:
         """Records so far belong to checkpoint n, later ones to the next."""
         transaction = self._writer.rotate(n) if self._writer is not None else None
         if transaction is not None:
-            self._outlets.errands.append(PrepareTransaction(n, transaction))
+            self._task_effects.errands.append(PrepareTransaction(n, transaction))
 
     def pending(self, n: CheckpointId) -> tuple[PendingTransaction, ...]:
         """Return the transactions that checkpoint n commits."""
@@ -58,9 +58,9 @@ class Transactions:
         for effect in self._committer.handle(event) if self._committer is not None else ():
             match effect:
                 case CommitTransactions():
-                    self._outlets.errands.append(effect)
+                    self._task_effects.errands.append(effect)
                 case AnnounceCommitted(n):
-                    self._outlets.messages.append(TransactionsCommitted(self._epoch, n, self._task_id))
+                    self._task_effects.messages.append(TransactionsCommitted(self._epoch, n, self._task_id))
                 case FailTask(reason, is_permanent, is_transient):
                     cause = FailureCause(
                         "CommitFailed",
@@ -69,7 +69,7 @@ class Transactions:
                         is_permanent=is_permanent,
                         is_transient=is_transient,
                     )
-                    self._outlets.messages.append(TaskFailed(self._epoch, self._task_id, cause))
+                    self._task_effects.messages.append(TaskFailed(self._epoch, self._task_id, cause))
                 case _:
                     assert_never(effect)
 

@@ -11,7 +11,7 @@ import pickle  # noqa: S403 - see above and rule S7
 from typing import Any
 
 from crosscut.errors import WireError
-from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.batch import Batch, LatencyMarker
 from crosscut.foundation.text import ShortRepr
 from crosscut.foundation.unpickling import RefusedPickleError, loader
 from crosscut.wire.frames import BATCH_BYTES_MAX
@@ -69,7 +69,7 @@ def decode_batch(data: bytes | memoryview) -> Batch:
     match content:
         case (tuple() as inner, str() as source, int() as sent_us):
             batch = _batch_of(inner, len(data))
-            batch.mark = Mark(source, sent_us)
+            batch.mark = LatencyMarker(source, sent_us)
             return batch
         case _:
             return _batch_of(content, len(data))
@@ -92,7 +92,7 @@ def _batch_of(content: object, size_bytes: int) -> Batch:
     raise WireError(f"a BATCH frame of {size_bytes} bytes holds something else than records, keys and times")
 
 
-def _content(batch: Batch, mark: Mark | None) -> tuple[Any, ...]:
+def _content(batch: Batch, mark: LatencyMarker | None) -> tuple[Any, ...]:
     """Return what is sent: of event time and marks nothing, where there is none."""
     if mark is not None:
         return _content(batch, None), mark.source, mark.sent_us

@@ -41,7 +41,7 @@ from crosscut.task.requests import (
 )
 from crosscut.task.task import Task
 from crosscut.worker.async_calls import outcome_of
-from crosscut.worker.begun import Begun
+from crosscut.worker.snapshot_timer import SnapshotTimer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -290,7 +290,7 @@ class BackgroundWork:
         self._cancelled: set[CheckpointId] = set()
         self._writing: tuple[CheckpointId, asyncio.Task[Part]] | None = None
         self._pause_us: dict[CheckpointId, int] = {}
-        self._began: dict[CheckpointId, Begun] = {}
+        self._began: dict[CheckpointId, SnapshotTimer] = {}
 
     def start(self, errand: Errand, elapsed_us: int) -> None:
         """Take an errand that the task asked for, in a call that stopped it for `elapsed_us`."""
@@ -338,8 +338,8 @@ class BackgroundWork:
                         for _ in self._state.complete(checkpoint_id) if self._state else ():
                             await self._slice.pause()
 
-    def _begun(self, n: CheckpointId) -> Begun:
-        return self._began.setdefault(n, Begun())
+    def _begun(self, n: CheckpointId) -> SnapshotTimer:
+        return self._began.setdefault(n, SnapshotTimer())
 
     async def _call(self, call: StartCall) -> None:
         outcome = await outcome_of(call, self._host.threads)

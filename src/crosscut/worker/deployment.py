@@ -21,7 +21,7 @@ from crosscut.graph.specs import AsyncMapSpec, JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.connector_errors import raise_named
-from crosscut.operators.final import Forerunners
+from crosscut.operators.final_results import Predecessors
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.operators.operator import named_state_error
 from crosscut.protocol.messages import DeployTasks
@@ -36,9 +36,9 @@ from crosscut.protocol.splits.rescaling import (
     taken_over_by,
     wholly_taken,
 )
-from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.reading import ReadPart
 from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES
 from crosscut.task.channel_log import decoded_log
@@ -50,7 +50,7 @@ from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
-from crosscut.worker.state_at_hand import Patient, StateAtHand
+from crosscut.worker.local_state_cache import LocalStateCache, Patient
 
 NewSplits = Callable[..., SplitQueue]
 """Makes the input of a source task; called as `SplitQueue` is."""
@@ -64,7 +64,7 @@ class TaskHost(Patient, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskTerms:
+class TaskSettings:
     """The settings that concern tasks.
 
     Attributes:
@@ -97,10 +97,10 @@ async def build_tasks(
     graph: JobGraph,
     worker: WorkerIndex,
     deploy: DeployTasks,
-    at_hand: StateAtHand,
+    at_hand: LocalStateCache,
     read_part: ReadPart,
     router: KeyRouter,
-    terms: TaskTerms,
+    terms: TaskSettings,
     spaces: SpillSpaces,
     failpoints: Failpoints,
     began: Callable[[TaskId], None] = lambda task: None,
@@ -137,8 +137,8 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
-        heritage = (
-            _heritage(graph, vertex, worker, deploy.rescaled_from, snapshot, owns)
+        predecessor_state = (
+            _predecessor_state(graph, vertex, worker, deploy.rescaled_from, snapshot, owns)
             if deploy.rescaled_from
             else None
         )
@@ -153,7 +153,7 @@ async def build_tasks(
             state.field_names.restore(snapshot.fields, keyed_uid)
             try:
                 state = await at_hand.restored(
-                    task_id, state, deploy.restore, snapshot.parts, read_part, pool, heritage
+                    task_id, state, deploy.restore, snapshot.parts, read_part, pool, predecessor_state
                 )
             except StateError as error:
                 raise named_state_error(keyed_uid, error) from error
@@ -187,10 +187,10 @@ async def build_tasks(
                 operator.runs_in_copies = False
         _, said_before = read_said(snapshot.said)
         if said_before:
-            forerunners = Forerunners(said_before, graph.max_parallelism)
+            predecessors = Predecessors(said_before, graph.max_parallelism)
             for operator in operators:
                 if isinstance(operator, KeyedOperator):
-                    operator.forerunners = forerunners
+                    operator.predecessors = predecessors
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
@@ -363,18 +363,18 @@ async def _begun(
     return writer, held
 
 
-def _heritage(
+def _predecessor_state(
     graph: JobGraph, vertex: Vertex, index: WorkerIndex, before: int, snapshot: Snapshot, owns: OwnedKeys
-) -> Heritage:
+) -> PredecessorState:
     chains = chains_of(snapshot)
     if isinstance(vertex.chain[0].spec, AsyncMapSpec):
         # All calls of a task stay together, and go where records go that were on their way to it: so they
         # stay in order.
         mine = tuple(one for i, one in enumerate(chains) if taken_over_by(i, graph.parallelism) == index)
         everything = OwnedKeys(range(graph.max_parallelism), graph.max_parallelism)
-        return Heritage(mine, 0, everything, frozenset(range(len(mine))))
+        return PredecessorState(mine, 0, everything, frozenset(range(len(mine))))
     whole = wholly_taken(index, before, graph.parallelism, graph.max_parallelism, len(chains))
-    return Heritage(chains, copies_from(index, max(len(chains), 1)), owns, whole)
+    return PredecessorState(chains, copies_from(index, max(len(chains), 1)), owns, whole)
 
 
 def _writer_of(

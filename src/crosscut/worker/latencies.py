@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from crosscut.contracts.metrics import Histogram
-from crosscut.foundation.batch import Mark
-from crosscut.protocol.telemetry import Reading, ReadingsSaid
+from crosscut.foundation.batch import LatencyMarker
+from crosscut.protocol.telemetry import MetricReporter, Reading
 
 BOUNDS = tuple(step * 10.0**power for power in range(-4, 5) for step in (1.0, 2.5, 5.0))
 """In seconds: from a tenth of a millisecond to 14 hours, so that what has waited long at a blocked channel is
@@ -16,9 +16,9 @@ class Latencies:
 
     def __init__(self) -> None:
         self._by_source: dict[str, Histogram] = {}
-        self._said = ReadingsSaid()
+        self._said = MetricReporter()
 
-    def note(self, mark: Mark, now_us: int) -> None:
+    def note(self, mark: LatencyMarker, now_us: int) -> None:
         """A mark has come by; it is `now_us` by this machine's clock, in microseconds since 1970."""
         histogram = self._by_source.get(mark.source)
         if histogram is None:

@@ -47,7 +47,7 @@ SPEAKING: ContextVar[Speaking | None] = ContextVar("speaking", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class LogTerms:
+class LogSettings:
     """The settings that concern what workers log."""
 
     job: str
@@ -173,7 +173,7 @@ class _About(logging.Filter):
 
 
 @contextmanager
-def logging_of(worker: WorkerIndex, terms: LogTerms, now_ns: Callable[[], int]) -> Iterator[Lines]:
+def logging_of(worker: WorkerIndex, terms: LogSettings, now_ns: Callable[[], int]) -> Iterator[Lines]:
     """Take what this process logs, as long as it is a worker: Spark uses it again."""
     root, lines = logging.getLogger(), Lines(now_ns)
     shown = _Shown()

@@ -3,7 +3,7 @@
 One thread, one event loop. A round runs each task that can run once, in topological order, so a
 record goes through all local tasks of its way in one round; one that is behind with what other workers send
 runs a few times. Then the loop serves the sockets. A task leaves
-its wishes in its outlets; this module decides only when it runs.
+its wishes in its task effects; this module decides only when it runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from crosscut.operators.probing import Copies, Probing, ProbingTime
 from crosscut.protocol.job.deaths import checkpoints_to_probe
 from crosscut.protocol.messages import (
     AlignSources,
-    CommitTogether,
+    GlobalCommit,
     RecordsFlowing,
     SourceReached,
     SourcesReached,
@@ -43,7 +43,7 @@ from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import PartStore, Threads
-from crosscut.worker.pace import SLICE_NS, AdaptivePace, Pace
+from crosscut.worker.batch_sizer import SLICE_NS, AdaptiveBatchSizer, BatchSizer
 from crosscut.worker.runner import TaskRunner
 
 _LOG = logging.getLogger("crosscut")
@@ -99,7 +99,7 @@ class TaskPool:
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
         marks_every_ms: float = 0,
-        pace_of: Callable[[TaskId], Pace] | None = None,
+        pace_of: Callable[[TaskId], BatchSizer] | None = None,
         slices: Slices = _UNWATCHED,
         weighs_state: bool = True,
         new_alarm: NewAlarm = LoopAlarm,
@@ -117,7 +117,7 @@ class TaskPool:
         # The date is read once: whoever sets the machine's clock moves no timer.
         self._began_us = int(clock.now().timestamp() * 1_000_000) - clock.monotonic_ns() // 1_000
         self.marks_every_ns = int(marks_every_ms * 1e6)
-        self.pace_of = pace_of or (lambda task: AdaptivePace(batch_rows))
+        self.pace_of = pace_of or (lambda task: AdaptiveBatchSizer(batch_rows))
         self.slices = slices
         self.weighs_state = weighs_state
         self.failpoints = failpoints
@@ -192,8 +192,8 @@ class TaskPool:
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
         task.wake_by(partial(self._wake_up, runner))
-        self._by_input |= dict.fromkeys(task.intake.ends, runner)
-        self._by_output |= dict.fromkeys(task.departures.ends, runner)
+        self._by_input |= dict.fromkeys(task.input_gate.ends, runner)
+        self._by_output |= dict.fromkeys(task.output_buffers.ends, runner)
 
     def connect(self, outgoing: Mapping[ChannelId, OutgoingChannel]) -> None:
         """Say which outputs leave this worker; start the background work."""
@@ -206,7 +206,7 @@ class TaskPool:
         self._is_running = True
         self._running_since_ns = self.now_ns()
         tasks = self.tasks
-        waiting = (one.outlets.outbox or (one.has_work and not one.is_source) for one in tasks)
+        waiting = (one.task_effects.outbox or (one.has_work and not one.is_source) for one in tasks)
         if self.failpoints.is_armed and any(waiting):
             self.failpoints("restore.replaying")
         for runner in self._runners:
@@ -303,7 +303,7 @@ class TaskPool:
             self._offer(target, channel, item)
             return
         # It is kept while the channel takes no more: a barrier may overtake it.
-        sender.task.departures.ends[channel].waiting.append(item)
+        sender.task.output_buffers.ends[channel].waiting.append(item)
         self.send_on(sender, channel)
 
     def send_on(self, sender: TaskRunner, channel: ChannelId) -> None:
@@ -311,18 +311,18 @@ class TaskPool:
         connection = self._outgoing.get(channel)
         if connection is None:
             return
-        departures = sender.task.departures
-        end = departures.ends[channel]
+        output_buffers = sender.task.output_buffers
+        end = output_buffers.ends[channel]
         for item in end.leaving():
             end.sent(connection.send_item(item), len(item) if isinstance(item, Batch) else 0)
-        if departures.look(channel):
+        if output_buffers.look(channel):
             self.schedule()
 
     def received(self, channel: ChannelId, item: Item, size_bytes: int) -> None:
         """An item of `size_bytes` came in from another worker."""
         runner = self._by_input[channel]
         if isinstance(item, Batch):
-            runner.task.intake.ends[channel].arrived(len(item), size_bytes)
+            runner.task.input_gate.ends[channel].arrived(len(item), size_bytes)
         self._offer(runner, channel, item)
 
     def _offer(self, runner: TaskRunner, channel: ChannelId, item: Item) -> None:
@@ -347,27 +347,27 @@ class TaskPool:
             WireError: It is more than is under way.
         """
         sender = self._by_output[channel]
-        departures = sender.task.departures
-        end = departures.ends[channel]
+        output_buffers = sender.task.output_buffers
+        end = output_buffers.ends[channel]
         rows_max = end.rows_max
         end.credited(credit)
         if end.rows_max != rows_max:
-            departures.measure()
+            output_buffers.measure()
         if end.is_clogged and not end.is_used_up:
             sender.reach(sender.drain)
 
     def relieve(self, runner: TaskRunner, channel: ChannelId) -> None:
         """Let the sender of an input go on, or make it wait, as its receiving end says."""
-        end = runner.task.intake.ends[channel]
+        end = runner.task.input_gate.ends[channel]
         sender = self._by_output.get(channel)
         if sender is not None:
-            departures = sender.task.departures
-            sending = departures.ends[channel]
+            output_buffers = sender.task.output_buffers
+            sending = output_buffers.ends[channel]
             if sending.rows_max != end.rows_max:
                 sending.rows_max = end.rows_max
-                departures.measure()
+                output_buffers.measure()
             sending.is_paused = end.pauses_sender()
-            departures.look(channel)
+            output_buffers.look(channel)
         elif (credit := end.credit()) is not None:
             self._give_credit(channel, credit)
 
@@ -433,7 +433,7 @@ class TaskPool:
         """Go on after a checkpoint that every task stood still for."""
         self._tell(lambda task: task.snapshots.resume(checkpoint_id))
 
-    def completed(self, checkpoint_id: CheckpointId, together: Iterable[CommitTogether] = ()) -> None:
+    def completed(self, checkpoint_id: CheckpointId, together: Iterable[GlobalCommit] = ()) -> None:
         """A checkpoint is complete."""
         if self._checkpoints_to_probe:
             self._checkpoints_to_probe -= 1
@@ -502,9 +502,11 @@ class TaskPool:
         waiting = [
             one.due_ns
             for one in self._runners
-            if one.due_ns and not one.task.departures.clogged and one.task.has_work
+            if one.due_ns and not one.task.output_buffers.clogged and one.task.has_work
         ]
-        waiting += [one.alarm_ns for one in self._runners if one.alarm_ns and not one.task.departures.clogged]
+        waiting += [
+            one.alarm_ns for one in self._runners if one.alarm_ns and not one.task.output_buffers.clogged
+        ]
         due_ns = min(waiting, default=None)
         if due_ns is not None and self.wakes_at_ns != due_ns:
             self.wakes_at_ns = due_ns

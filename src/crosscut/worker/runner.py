@@ -1,4 +1,4 @@
-"""Runs one task: when it may run, for how long, and where what it leaves in its outlets goes."""
+"""Runs one task: when it may run, for how long, and where what it leaves in its task effects goes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, TaskId
 from crosscut.host.watch import Slices
 from crosscut.protocol.messages import TaskStatistics, WorkerMessage
-from crosscut.protocol.telemetry import LOOK_EVERY_NS, Letter, ReadingsSaid
+from crosscut.protocol.telemetry import LOOK_EVERY_NS, MetricReporter, ShownDeadLetter
 from crosscut.state.keyed import KeyedState
 from crosscut.state.state_memory import StateMemory
 from crosscut.task.flow_control import LOCAL_ITEMS_MAX, ROWS_MAX, Window
 from crosscut.task.items import Item
 from crosscut.task.task import Task
 from crosscut.worker.background import BackgroundHost, BackgroundWork
+from crosscut.worker.batch_sizer import BatchSizer
 from crosscut.worker.latencies import Latencies
 from crosscut.worker.lines import SPEAKING, Speaking
-from crosscut.worker.pace import Pace
 
 Ts = TypeVarTuple("Ts")
 
@@ -41,7 +41,7 @@ class RunnerHost(BackgroundHost, Protocol):
     marks_every_ns: int
     weighs_state: bool
     slices: Slices
-    pace_of: Callable[[TaskId], Pace]
+    pace_of: Callable[[TaskId], BatchSizer]
     report: Callable[[WorkerMessage], None]
 
     def clock_ms(self, now_ns: int) -> int:
@@ -86,8 +86,8 @@ class TaskRunner:
         # Since when it could have taken more than it has; 0: it has all that there is.
         self._fed_since_ns = 0
         self._window = Window(
-            sum(end.is_bounded for end in task.intake.ends.values()),
-            is_bounded=any(end.is_bounded for end in task.intake.ends.values()),
+            sum(end.is_bounded for end in task.input_gate.ends.values()),
+            is_bounded=any(end.is_bounded for end in task.input_gate.ends.values()),
         )
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
@@ -98,14 +98,14 @@ class TaskRunner:
         self._busy_ns = 0
         self._now_ns = pool.now_ns
         task.rows_max = self._pace.rows
-        task.chain.follow(self._pace.course)
+        task.chain.follow(self._pace.time_budget)
         self._buffered_since_ns = 0
         self._rests = 0
         self._newest_barrier = task.snapshots.newest_arrived
         self._spent_ns = 0
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
-        self._readings_said = ReadingsSaid()
+        self._readings_said = MetricReporter()
         self._letters_ns = -LOOK_EVERY_NS
         self._latencies = Latencies()
         self._memory = StateMemory(state if pool.weighs_state else None)
@@ -114,13 +114,13 @@ class TaskRunner:
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
         task = self.task
-        if task.departures.clogged and not task.snapshots.are_awaited:
+        if task.output_buffers.clogged and not task.snapshots.are_awaited:
             return False
         return 0 < self.alarm_ns <= now_ns or (self.due_ns <= now_ns and task.has_work)
 
     def look(self, now_ns: int) -> bool:
         """Return whether the task can run now; note since when an output keeps it from that."""
-        if self.task.departures.clogged:
+        if self.task.output_buffers.clogged:
             if self._blocked_since_ns is None:
                 self._blocked_since_ns = now_ns
         elif self._blocked_since_ns is not None:
@@ -148,7 +148,7 @@ class TaskRunner:
             state_memory_bytes=self._memory.size_bytes(now_ns),
         )
 
-    def _letters(self, now_ns: int) -> tuple[Letter, ...]:
+    def _letters(self, now_ns: int) -> tuple[ShownDeadLetter, ...]:
         if not self.task.is_over and now_ns - self._letters_ns < LOOK_EVERY_NS:
             return ()
         self._letters_ns = now_ns
@@ -194,7 +194,7 @@ class TaskRunner:
         task, pool, pace = self.task, self._pool, self._pace
         self._note_freed(now_ns)
         rows_before, made_before = task.records_in, task.sent_on
-        rows_max = task.departures.rows_max
+        rows_max = task.output_buffers.rows_max
         if rows_max < ROWS_MAX:
             task.rows_max = self._bounded_by(rows_max)
         wanted = task.rows_max
@@ -203,7 +203,7 @@ class TaskRunner:
         is_mark_due = self._mark_due_ns <= now_ns
         if is_mark_due:
             task.marks.ask(pool.clock_us(now_ns))
-        pool.slices.begin_slice(now_ns, pace.patience_ns, pace.course)
+        pool.slices.begin_slice(now_ns, pace.patience_ns, pace.time_budget)
         # To the user's functions no event loop runs here, so they may run one of their own (`asyncio.run`).
         loop = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
@@ -224,8 +224,8 @@ class TaskRunner:
             self._measure(rows, now_ns, ended_ns)
         if is_mark_due and not task.marks.is_awaited:
             self._mark_due_ns = now_ns + pool.marks_every_ns
-        if task.outlets.marks:
-            marks, task.outlets.marks = task.outlets.marks, []
+        if task.task_effects.marks:
+            marks, task.task_effects.marks = task.task_effects.marks, []
             for mark in marks:
                 self._latencies.note(mark, pool.clock_us(ended_ns))
         if task.is_source:
@@ -233,11 +233,11 @@ class TaskRunner:
         self.set_alarm(ended_ns)
         self.is_behind = False
         if channel is not None:
-            self.is_behind = task.intake.ends[channel].queue.in_memory > LOCAL_ITEMS_MAX
+            self.is_behind = task.input_gate.ends[channel].queue.in_memory > LOCAL_ITEMS_MAX
             self._pool.relieve(self, channel)
             if self._pool.failpoints.is_armed and task.snapshots.are_aligning:
                 self._pool.failpoints("align.partial")
-        if task.departures.has_buffered:
+        if task.output_buffers.has_buffered:
             self._flush_if_due(ended_ns)
         self.drain((ended_ns - now_ns) // 1_000)
         if rows:
@@ -256,7 +256,7 @@ class TaskRunner:
         """Note what the task takes by the clock, and let its senders know."""
         began_ns, self._fed_since_ns = self._fed_since_ns or now_ns, ended_ns if self.task.is_fed else 0
         if self._window.took(rows, ended_ns - began_ns, self.task.rows_max):
-            for channel, end in self.task.intake.ends.items():
+            for channel, end in self.task.input_gate.ends.items():
                 if end.is_bounded:
                     end.rows_max = self._window.rows_max
                     self._pool.relieve(self, channel)
@@ -285,7 +285,7 @@ class TaskRunner:
         self._note_told(started_ns)
 
     def offer(self, channel: ChannelId, item: Item) -> None:
-        """Give the task what has come in, and empty its outlets; to be called by way of `reach`."""
+        """Give the task what has come in, and empty its task effects; to be called by way of `reach`."""
         started_ns = self._now_ns()
         self.task.offer(channel, item)
         self._note_told(started_ns)
@@ -302,9 +302,9 @@ class TaskRunner:
         if not self._buffered_since_ns:
             self._buffered_since_ns = now_ns
         has_lingered = now_ns - self._buffered_since_ns >= self._pool.linger_ns
-        if has_lingered or self.task.departures.has_enough or not self.can_run(now_ns):
-            self.task.departures.flush()
-        if not self.task.departures.has_buffered:
+        if has_lingered or self.task.output_buffers.has_enough or not self.can_run(now_ns):
+            self.task.output_buffers.flush()
+        if not self.task.output_buffers.has_buffered:
             self._buffered_since_ns = 0
 
     def _note(self, rows: int, elapsed_ns: int) -> None:
@@ -319,35 +319,35 @@ class TaskRunner:
             self._rows = self._busy_ns = 0
 
     def drain(self, elapsed_us: int = 0) -> None:
-        """Empty the task's outlets: background work, then output, then messages.
+        """Empty the task's task effects: background work, then output, then messages.
 
         An item that the task sends to itself comes back here before the rest has been sent. So each item
-        stays in its outlet until its turn: it has not left before.
+        stays in its task effect until its turn: it has not left before.
         """
-        task, pool, outlets = self.task, self._pool, self.task.outlets
+        task, pool, task_effects = self.task, self._pool, self.task.task_effects
         if (n := task.snapshots.newest_arrived) != self._newest_barrier:
             self._newest_barrier = n
             self.background.note_barrier(n)
         is_new = True
         while is_new and not pool.is_over:
-            if outlets.errands:
-                errands, outlets.errands = outlets.errands, []
+            if task_effects.errands:
+                errands, task_effects.errands = task_effects.errands, []
                 for errand in errands:
                     self.background.start(errand, elapsed_us)
-            while outlets.outbox and not pool.is_over:
-                channel, item = outlets.outbox.pop(0)
+            while task_effects.outbox and not pool.is_over:
+                channel, item = task_effects.outbox.pop(0)
                 pool.send(self, channel, item)
-                is_last = pool.failpoints.is_armed and not outlets.outbox
+                is_last = pool.failpoints.is_armed and not task_effects.outbox
                 if is_last and task.is_source and isinstance(item, Batch):
                     pool.failpoints("source.sent")
-            if task.departures.clogged:
-                for channel in tuple(task.departures.clogged):
+            if task.output_buffers.clogged:
+                for channel in tuple(task.output_buffers.clogged):
                     # A barrier may have overtaken the items that wait there.
                     pool.send_on(self, channel)
-            if outlets.emptied:
-                emptied, outlets.emptied = outlets.emptied, []
+            if task_effects.emptied:
+                emptied, task_effects.emptied = task_effects.emptied, []
                 for channel in emptied:
                     pool.relieve(self, channel)
-            while outlets.messages and not pool.is_over:
-                pool.report(outlets.messages.pop(0))
-            is_new = not pool.is_over and task.snapshots.note_departures()
+            while task_effects.messages and not pool.is_over:
+                pool.report(task_effects.messages.pop(0))
+            is_new = not pool.is_over and task.snapshots.note_sent()

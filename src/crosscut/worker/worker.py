@@ -55,12 +55,12 @@ from crosscut.protocol.worker.lifecycle import (
     BeginTasks,
     EndTasks,
     EndWorker,
+    ForwardToTasks,
     LearnPeers,
-    Obedience,
     TasksEnded,
     TaskWord,
-    TellTasks,
     WorkerEvent,
+    WorkerLifecycle,
 )
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.task.flow_control import Credit
@@ -68,11 +68,11 @@ from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.worker.backends import MEMORY, StateBackend
-from crosscut.worker.deployment import TaskTerms, build_tasks
-from crosscut.worker.lines import SPEAKING, Lines, LogTerms, Speaking
-from crosscut.worker.pace import Pace
+from crosscut.worker.batch_sizer import BatchSizer
+from crosscut.worker.deployment import TaskSettings, build_tasks
+from crosscut.worker.lines import SPEAKING, Lines, LogSettings, Speaking
+from crosscut.worker.local_state_cache import LocalStateCache
 from crosscut.worker.pool import TaskPool
-from crosscut.worker.state_at_hand import StateAtHand
 
 CONNECTION_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the connection is the failure."""
@@ -91,12 +91,12 @@ class WorkerPlan:
     bind_host: str | None
     packed_graph: bytes
     store_url: str = field(repr=False)
-    terms: TaskTerms
+    terms: TaskSettings
     linger_ms: float
     marks_every_ms: float
     heartbeat_timeout_ms: int
     failpoints: Plan | None
-    log: LogTerms
+    log: LogSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Surroundings:
     clock: Clock
     process: Process
     start_thread: StartThread
-    new_pace: Callable[[], Pace]
+    new_pace: Callable[[], BatchSizer]
     new_spaces: Callable[[], SpillSpaces]
     piece_bytes: int = PIECE_BYTES_MAX
     backend: StateBackend = MEMORY
@@ -137,37 +137,35 @@ class Surroundings:
 class Worker:
     """One worker process. `run` returns when the coordinator says so, or raises."""
 
-    def __init__(
-        self, plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, surroundings: Surroundings
-    ) -> None:
+    def __init__(self, plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, ports: Surroundings) -> None:
         self._plan = plan
         self._index = index
         self._attempt = attempt
-        self._surroundings = surroundings
-        self._process = surroundings.process
-        self._now_ns = surroundings.clock.monotonic_ns
-        self._graph = surroundings.graph
-        self._store = surroundings.store
+        self._ports = ports
+        self._process = ports.process
+        self._now_ns = ports.clock.monotonic_ns
+        self._graph = ports.graph
+        self._store = ports.store
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
-        self._at_hand = StateAtHand(surroundings.backend)
+        self._at_hand = LocalStateCache(ports.backend)
         # A lesson of one epoch holds in the next.
-        self._paces: dict[TaskId, Pace] = {}
-        self._failpoints = surroundings.failpoints
+        self._paces: dict[TaskId, BatchSizer] = {}
+        self._failpoints = ports.failpoints
         self._pool: TaskPool | None = None
-        self._spaces = surroundings.new_spaces()
+        self._spaces = ports.new_spaces()
         self._deploying: asyncio.Task[None] | None = None
-        self.obedience = Obedience()
+        self.obedience = WorkerLifecycle()
         """Decides which words count here."""
         # The worker may come to its end while tasks are being ended.
         self._turns = asyncio.Lock()
         self._listener = Listener(f"worker {index}")
-        self._mesh = Mesh(index, self, self._listener, plan.credentials, surroundings.piece_bytes)
+        self._mesh = Mesh(index, self, self._listener, plan.credentials, ports.piece_bytes)
         self._link: WorkerLink | None = None
         self._peers: dict[WorkerIndex, Peer] = {}
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
-        self._lines = surroundings.lines
+        self._lines = ports.lines
         self._heartbeats = HeartbeatPace(plan.heartbeat_timeout_ms / 1_000, self._graph.parallelism)
 
     @property
@@ -259,7 +257,7 @@ class Worker:
                     self._start_chore(self._end_tasks())
                 case BeginTasks(deploy):
                     self._begin(deploy)
-                case TellTasks(word):
+                case ForwardToTasks(word):
                     # Unless the worker itself is coming to its end.
                     if self._pool is not None:
                         self._tell(self._pool, word)
@@ -372,24 +370,24 @@ class Worker:
             failpoints=self._failpoints,
             report=link.say,
             give_credit=self._mesh.give_credit,
-            clock=self._surroundings.clock,
-            start_thread=self._surroundings.start_thread,
+            clock=self._ports.clock,
+            start_thread=self._ports.start_thread,
             pace_of=self._pace_of,
             slices=self._process,
-            weighs_state=self._surroundings.weighs_state,
-            new_alarm=self._surroundings.new_alarm,
-            let_threads_run=self._surroundings.let_threads_run,
-            copies=self._surroundings.copies,
+            weighs_state=self._ports.weighs_state,
+            new_alarm=self._ports.new_alarm,
+            let_threads_run=self._ports.let_threads_run,
+            copies=self._ports.copies,
             deaths=deploy.deaths,
         )
         self._pool = pool
         self._process.load()
-        self._spaces = self._surroundings.new_spaces()
+        self._spaces = self._ports.new_spaces()
         self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
 
-    def _pace_of(self, task: TaskId) -> Pace:
+    def _pace_of(self, task: TaskId) -> BatchSizer:
         if task not in self._paces:
-            self._paces[task] = self._surroundings.new_pace()
+            self._paces[task] = self._ports.new_pace()
         return self._paces[task]
 
     async def _build_and_connect(self, pool: TaskPool, deploy: DeployTasks) -> None:

@@ -17,8 +17,8 @@ from crosscut.host.process import SystemProcess, hosting_a_worker, show_crashes
 from crosscut.net.control import report_failed_start
 from crosscut.store.checkpoint_store import open_store
 from crosscut.worker.backends import backend
+from crosscut.worker.batch_sizer import AdaptiveBatchSizer, hold_ns_max
 from crosscut.worker.lines import Lines, logging_of
-from crosscut.worker.pace import AdaptivePace, hold_ns_max
 from crosscut.worker.spill_files import DiskSpaces
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
 
@@ -43,14 +43,14 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: 
     try:
         graph = unpack_graph(plan.packed_graph)
         terms = plan.terms
-        surroundings = Surroundings(
+        ports = Surroundings(
             graph,
             open_store(plan.store_url),
             Failpoints(plan.failpoints, index),
             SystemClock(),
             SystemProcess(),
             start_thread,
-            lambda: AdaptivePace(plan.terms.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
+            lambda: AdaptiveBatchSizer(plan.terms.batch_rows, hold_ns_max(plan.heartbeat_timeout_ms)),
             lambda: DiskSpaces(terms.spill_dir, terms.spill_bytes),
             backend=backend(
                 terms.state_backend, terms.state_dir, graph.max_parallelism, terms.state_cache_bytes
@@ -66,7 +66,7 @@ async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: 
         timeout_s = plan.heartbeat_timeout_ms / 1_000
         await report_failed_start(plan.credentials, index, attempt, error, address, timeout_s)
         raise
-    await Worker(plan, index, attempt, surroundings).run()
+    await Worker(plan, index, attempt, ports).run()
 
 
 def _uvloop() -> ModuleType | None:

@@ -14,9 +14,9 @@ from tests.proof.explorer.machines import MachineTable, Numbers, copied
 from crosscut.foundation.ids import AttemptId, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import (
@@ -77,15 +77,15 @@ class DriverState(NamedTuple):
     """Which driver of the job this is: the first, the second, ..."""
 
 
-def terms(graph: Graph, number: int, bounds: Bounds) -> JobTerms:
+def terms(graph: Graph, number: int, bounds: Bounds) -> CoordinatorSpec:
     """Return what the coordinator of the `number`-th driver knows."""
     tasks = graph.tasks
-    return JobTerms(
+    return CoordinatorSpec(
         identity=JobIdentity(f"driver {number}", LINEAGE, "graph", len(tasks), 8),
         tasks=frozenset(tasks),
         sources=frozenset(tasks[one] for one in graph.sources),
         sinks=frozenset(tasks[one] for one in graph.sinks),
-        checkpoints=CheckpointTerms(True, 1_000, 60_000, FAILURES_MAX, in_flight_max=bounds.in_flight),
+        checkpoints=CheckpointSpec(True, 1_000, 60_000, FAILURES_MAX, in_flight_max=bounds.in_flight),
         restart=RestartPolicy(FAILURES_MAX, 300_000, 0, 0, 0, 3),
         retain=bounds.retain,
         heartbeat_timeout_ms=4_000,
@@ -101,7 +101,7 @@ class DriverTable:
     def __init__(
         self,
         graph: Graph,
-        make: Callable[[JobTerms], Coordinator],
+        make: Callable[[CoordinatorSpec], Coordinator],
         entries: Numbers[LogEntry],
         words: Numbers[CoordinatorMessage],
         bounds: Bounds,

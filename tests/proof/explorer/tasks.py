@@ -251,9 +251,9 @@ class ExploredTask:
     def transmit(self, channel: int) -> None:
         """The channel takes the next item."""
         self.sends.append((channel, self.unsent[channel].pop(0)))
-        self.note_departures()
+        self.note_sent()
 
-    def note_departures(self) -> None:
+    def note_sent(self) -> None:
         """Tell of the barriers that have left on every output."""
         for n in self.machine.departing:
             if not any(-n in waiting for waiting in self.unsent.values()):
@@ -286,7 +286,7 @@ class ExploredTask:
         for effect in effects:
             self.perform(effect)
         if not self.site.outputs:
-            self.note_departures()
+            self.note_sent()
 
     def perform(self, effect: do.TaskEffect) -> None:
         """Carry out one effect, as `crosscut.task.task.Task` does."""

@@ -18,7 +18,7 @@ from tests.proof.explorer.task_table import Result, TaskTable
 from tests.proof.explorer.tasks import COMMIT_ATTEMPTS_MAX, ExploredTask
 
 from crosscut.foundation.ids import ChannelId, Epoch, Lineage
-from crosscut.protocol.job.coordinator import Coordinator, JobTerms
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CoordinatorMessage,
@@ -37,7 +37,7 @@ class Make:
     protocol: Callable[[ProtocolKind, tuple[ChannelId, ...], frozenset[ChannelId]], SnapshotProtocol] = (
         snapshot_protocol
     )
-    coordinator: Callable[[JobTerms], Coordinator] = Coordinator
+    coordinator: Callable[[CoordinatorSpec], Coordinator] = Coordinator
     committer: Callable[[Lineage, Epoch, int], Committer] = Committer
     task: type[ExploredTask] = ExploredTask
     commits_on_restore: bool = True

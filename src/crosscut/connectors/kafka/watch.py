@@ -23,7 +23,7 @@ has a client of its own. As often as that a driver looks at the topics of an end
 _RETRY_S = 0.5
 _PARTITIONS_MAX = 500
 
-Place = tuple[str, int]
+RegisteredAttempt = tuple[str, int]
 
 _verified: dict[tuple[str, str, str], float] = {}
 """When a topic with an identity was last found to be the same, by servers, topic and identity."""
@@ -45,7 +45,7 @@ class Watch:
         self,
         servers: str,
         options: Mapping[str, object],
-        readers: Callable[[], dict[Place, tuple[int, bool]]],
+        readers: Callable[[], dict[RegisteredAttempt, tuple[int, bool]]],
         *,
         reads_committed: bool,
     ) -> None:
@@ -58,10 +58,10 @@ class Watch:
         self._lock = Lock()
         self._to_verify: dict[str, str] = {}
         self._found: dict[tuple[str, str, str], float] = {}
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[RegisteredAttempt, int] = {}
         self._heard_s = time.monotonic()
         # Since when a reader has waited for an offset that the brokers have.
-        self._missing: dict[Place, tuple[int, float]] = {}
+        self._missing: dict[RegisteredAttempt, tuple[int, float]] = {}
         self._is_closed = Event()
         self._is_asked = Event()
         self._thread = Thread(target=self._run, name="crosscut-kafka-watch", daemon=True)
@@ -95,7 +95,7 @@ class Watch:
         """Whether what is known of the ends of partitions is recent."""
         return time.monotonic() - self._heard_s <= 2 * PROBE_S
 
-    def end_of(self, place: Place) -> int:
+    def end_of(self, place: RegisteredAttempt) -> int:
         """Return the end of a partition as it was found last, -1 if it was not."""
         return self._ends.get(place, -1)
 
@@ -174,7 +174,7 @@ class Watch:
                 f"anew, over another connection"
             )
 
-    def _probe(self, readers: Mapping[Place, tuple[int, bool]]) -> None:
+    def _probe(self, readers: Mapping[RegisteredAttempt, tuple[int, bool]]) -> None:
         """Compare what readers wait for with what the brokers have.
 
         Raises:
@@ -188,7 +188,7 @@ class Watch:
             )
         self.heard()
         now_s = time.monotonic()
-        missing: dict[Place, tuple[int, float]] = {}
+        missing: dict[RegisteredAttempt, tuple[int, float]] = {}
         for place, (offset, is_asked) in readers.items():
             if is_asked and self._ends.get(place, -1) > offset:
                 before = self._missing.get(place)

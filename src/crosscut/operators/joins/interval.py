@@ -13,7 +13,7 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.timestamps import TIMESTAMP_MAX
 from crosscut.graph.joins import LEFT, IntervalJoinSpec, keeps_left, keeps_right
 from crosscut.operators.joins.times import TimedRows
-from crosscut.operators.timed import Said, TimedOperator
+from crosscut.operators.timed import Emitted, TimedOperator
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
@@ -47,8 +47,8 @@ class IntervalJoin(TimedOperator):
         own = batch.input
         mine, theirs = self._loaded()[own], self._loaded()[1 - own]
         first, last = self._reach[own]
-        said = Said()
-        for key, time, record in zip(keys, times, self.course.through(batch), strict=True):
+        said = Emitted()
+        for key, time, record in zip(keys, times, self.time_budget.through(batch), strict=True):
             if time < self.watermark:
                 self._late(record, time)
                 continue
@@ -77,7 +77,7 @@ class IntervalJoin(TimedOperator):
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Give up the records that no partner can come for; those that met none may be sent alone."""
-        said = Said()
+        said = Emitted()
         while (side := self._next_side()) is not None:
             rows, (_, last) = self._loaded()[side], self._reach[side]
             time, key = rows.first()
@@ -87,9 +87,9 @@ class IntervalJoin(TimedOperator):
                 settled = min(max(time, time + last), TIMESTAMP_MAX)
                 said.add((_pair(key, side, record, None) for record in alone), settled)
             rows.delete(key, time)
-            if len(said.records) >= self.course.rows_max:
+            if len(said.records) >= self.time_budget.rows_max:
                 yield said.batch()
-                said = Said()
+                said = Emitted()
         if said.records:
             yield said.batch()
 

@@ -15,7 +15,7 @@ from typing import Any
 from crosscut.foundation.batch import Batch
 from crosscut.graph.joins import LEFT, LatestJoinSpec
 from crosscut.operators.joins.times import TimedRows
-from crosscut.operators.timed import Said, TimedOperator
+from crosscut.operators.timed import Emitted, TimedOperator
 from crosscut.state.keyed import KeyedState
 from crosscut.state.named import NamedTable
 
@@ -48,8 +48,8 @@ class LatestJoin(TimedOperator):
 
     def process(self, batch: Batch) -> Batch:
         keys = self._keys(batch)
-        said = Said()
-        records = self.course.through(batch)
+        said = Emitted()
+        records = self.time_budget.through(batch)
         if batch.timestamps is None:
             self._take_at_once(keys, records, batch.input, said)
         elif batch.input == LEFT:
@@ -68,7 +68,7 @@ class LatestJoin(TimedOperator):
         self.taken_count += len(batch.records)
         return Batch(said.records) if batch.timestamps is None else said.batch()
 
-    def _take_at_once(self, keys: list[Any], records: Iterator[Any], side: int, said: Said) -> None:
+    def _take_at_once(self, keys: list[Any], records: Iterator[Any], side: int, said: Emitted) -> None:
         versions, _ = self._loaded()
         for key, record in zip(keys, records, strict=True):
             if side == LEFT:
@@ -89,7 +89,7 @@ class LatestJoin(TimedOperator):
     def _due(self, before: int) -> Iterator[Batch]:
         """Say the records for which the right version is known; drop versions that nothing asks for."""
         versions, waiting = self._loaded()
-        said = Said()
+        said = Emitted()
         while (earliest := waiting.earliest) is not None and earliest < self.watermark:
             time, key = waiting.first()
             version = versions.latest(key, time)
@@ -97,9 +97,9 @@ class LatestJoin(TimedOperator):
             for record in waiting.get(key, time):
                 self._join(key, record, found, said, time)
             waiting.delete(key, time)
-            if len(said.records) >= self.course.rows_max:
+            if len(said.records) >= self.time_budget.rows_max:
                 yield said.batch()
-                said = Said()
+                said = Emitted()
         if said.records:
             yield said.batch()
         while self._successors and self._successors[0][0] <= self.watermark:
@@ -107,7 +107,7 @@ class LatestJoin(TimedOperator):
             while (older := versions.latest(key, time - 1)) is not None:
                 versions.delete(key, older)
 
-    def _join(self, key: Any, record: Any, version: Any, said: Said, time: int) -> None:
+    def _join(self, key: Any, record: Any, version: Any, said: Emitted, time: int) -> None:
         if version is not _ABSENT:
             said.add(((key, (record, version)),), time)
         elif self._keeps_left:

@@ -16,7 +16,7 @@ from typing import Any
 from crosscut.contracts.connectors import JSON
 from crosscut.contracts.windows import Early, OnCount, Sliding, Trigger, Tumbling
 from crosscut.foundation.batch import Batch
-from crosscut.operators.timed import NO_TIME, Said
+from crosscut.operators.timed import NO_TIME, Emitted
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
 from crosscut.state.encoding import DELETED
@@ -146,7 +146,7 @@ class AlignedWindows(WindowOperator):
                 values[row] = count + 1
             return
         add = self._folding.add
-        remaining = self.course.through(batch)
+        remaining = self.time_budget.through(batch)
         try:
             for row, record in zip(zip(keys, starts), remaining):  # noqa: B905 - likewise
                 value = get(row, DELETED)
@@ -170,9 +170,9 @@ class AlignedWindows(WindowOperator):
 
     def _take(self, batch: Batch, keys: list[Any], times: list[int]) -> Batch:
         """Take any records, one by one."""
-        said = Said()
+        said = Emitted()
         starts_of, size_ms, watermark = self._window.starts, self._size_ms, self.watermark
-        remaining = self.course.through(batch)
+        remaining = self.time_budget.through(batch)
         try:
             for key, time, record in zip(keys, times, remaining, strict=True):
                 is_late = True
@@ -191,7 +191,7 @@ class AlignedWindows(WindowOperator):
             raise self.blamed(error, batch.records, remaining) from error
         return said.batch()
 
-    def _add_to_open(self, key: Any, start: int, record: Any, said: Said) -> None:
+    def _add_to_open(self, key: Any, start: int, record: Any, said: Emitted) -> None:
         row = (key, start)
         folding, table = self._folding, self._open.table
         found = table.get(row, DELETED)
@@ -214,7 +214,7 @@ class AlignedWindows(WindowOperator):
         elif self._every_ms:
             self._fresh[row] = None
 
-    def _add_to_kept(self, key: Any, start: int, record: Any, said: Said) -> None:
+    def _add_to_kept(self, key: Any, start: int, record: Any, said: Emitted) -> None:
         row = (key, start)
         folding, table = self._folding, self._kept.table
         found = table.get(row, DELETED)
@@ -238,16 +238,16 @@ class AlignedWindows(WindowOperator):
         """Say the last punctual results of the windows that begin at `start`."""
         keys = self._open.keys[start]
         while keys:
-            yield self._say_last(start, list(islice(keys, self.course.rows_max)))
+            yield self._say_last(start, list(islice(keys, self.time_budget.rows_max)))
         del self._open.keys[start]
 
     def _say_last(self, start: int, keys: list[Any]) -> Batch:
-        said = Said()
+        said = Emitted()
         end = start + self._size_ms
         is_kept = self._lateness_ms > 0 and end + self._lateness_ms > self.watermark
         if self._open.table.reads_ahead:
             self._open.table.fetch((key, start) for key in keys)
-        for key in self.course.through(Batch(keys)):
+        for key in self.time_budget.through(Batch(keys)):
             row = (key, start)
             value = self._open.table.get(row)
             if self._trigger is not None:
@@ -261,7 +261,7 @@ class AlignedWindows(WindowOperator):
             if is_kept:
                 self._keep(row, value)
         # What has not been said is still in the state.
-        self.course.rest = None
+        self.time_budget.rest = None
         return said.batch()
 
     def _give_up(self, start: int) -> None:
@@ -272,8 +272,8 @@ class AlignedWindows(WindowOperator):
 
     def _say_early(self) -> Iterator[Batch]:
         while self._fresh:
-            said = Said()
-            for row in self.course.through(Batch(list(islice(self._fresh, self.course.rows_max)))):
+            said = Emitted()
+            for row in self.time_budget.through(Batch(list(islice(self._fresh, self.time_budget.rows_max)))):
                 key, start = row
                 end = start + self._size_ms
                 value, _ = self._open.table.get(row)
@@ -283,7 +283,7 @@ class AlignedWindows(WindowOperator):
                     raise self.result_failed(error, key, value) from error
                 self._open.table.put(row, (value, 0))
                 del self._fresh[row]
-            self.course.rest = None
+            self.time_budget.rest = None
             yield said.batch()
 
     def _indexed(self) -> tuple[_Index, _Index]:

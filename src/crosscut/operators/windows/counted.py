@@ -13,7 +13,7 @@ from crosscut.contracts.connectors import JSON
 from crosscut.contracts.windows import CountWindow, Early, GlobalWindow, OnCount, Trigger
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.timestamps import TIMESTAMP_MAX
-from crosscut.operators.timed import NO_TIME, Said
+from crosscut.operators.timed import NO_TIME, Emitted
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator
 from crosscut.state.keyed import KeyedState
@@ -59,7 +59,7 @@ class CountedWindows(WindowOperator):
 
     def _take_batch(self, batch: Batch) -> Batch:
         keys = self._keys_and_times(batch)[0] if self._every_ms else self._keys(batch)
-        said = Said()
+        said = Emitted()
         table, folding, rows = self._state.main, self._folding, self._rows
         times = repeat(None) if batch.timestamps is None else batch.timestamps
         fresh = self._loaded() if self._every_ms else None
@@ -95,30 +95,30 @@ class CountedWindows(WindowOperator):
             return
         fresh = self._loaded()
         while fresh:
-            said = Said()
-            for key in self.course.through(Batch(list(islice(fresh, self.course.rows_max)))):
+            said = Emitted()
+            for key in self.time_budget.through(Batch(list(islice(fresh, self.time_budget.rows_max)))):
                 self._say(key, said, min(watermark, TIMESTAMP_MAX), is_last=False)
                 del fresh[key]
-            self.course.rest = None
+            self.time_budget.rest = None
             yield said.batch()
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         # Whatever has been said has left the state, so that is where it goes on: not after an ordinal.
         items = self._state.main.items()
-        while keys := [key for key, _ in islice(items, self.course.rows_max)]:
+        while keys := [key for key, _ in islice(items, self.time_budget.rows_max)]:
             while keys:
-                said = Said()
+                said = Emitted()
                 taken = 0
-                for key in self.course.through(Batch(list(keys))):
+                for key in self.time_budget.through(Batch(list(keys))):
                     self._say(key, said, TIMESTAMP_MAX, is_last=True)
                     self._state.main.delete(key)
                     taken += 1
                 del keys[:taken]
-                self.course.rest = None
+                self.time_budget.rest = None
                 # Their time is that of all final results, if records have one here: the chain knows.
                 yield Batch(said.records), after
 
-    def _say(self, key: Any, said: Said, timestamp: int, *, is_last: bool) -> None:
+    def _say(self, key: Any, said: Emitted, timestamp: int, *, is_last: bool) -> None:
         span = _Span(*self._state.main.get(key))
         try:
             results = self._results(key, span.start, span.end, span.value, is_last=is_last)

@@ -18,7 +18,7 @@ from crosscut.contracts.connectors import JSON
 from crosscut.contracts.windows import Early, OnCount, Session, Trigger
 from crosscut.errors import InternalError
 from crosscut.foundation.batch import Batch
-from crosscut.operators.timed import NO_TIME, Said
+from crosscut.operators.timed import NO_TIME, Emitted
 from crosscut.operators.windows.folding import Folding
 from crosscut.operators.windows.operator import WindowOperator, time_of
 from crosscut.state.keyed import KeyedState
@@ -82,7 +82,7 @@ class SessionWindows(WindowOperator):
         if self._table.reads_ahead:
             known = self._sessions
             self._table.fetch((key, start) for key in dict.fromkeys(keys) for start in known.get(key, ()))
-        said = Said()
+        said = Emitted()
         with self.over(batch) as remaining:
             for key, time, record in zip(keys, times, remaining, strict=True):
                 self._add(key, time, record, said)
@@ -96,27 +96,27 @@ class SessionWindows(WindowOperator):
         """Yield what the sessions say that end by then, in the order of their ends."""
         self._load()
         watermark = self.watermark
-        said = Said()
+        said = Emitted()
         while (row := self._next_due()) is not None:
             self._say_punctual(row, said)
             if self._is_enough(said):
                 yield said.batch()
-                said = Said()
+                said = Emitted()
         if self._every_ms and before != NO_TIME and watermark // self._every_ms > before // self._every_ms:
             for row in iter(lambda: next(iter(self._fresh), None), None):
                 self._say_early(row, said)
                 if self._is_enough(said):
                     yield said.batch()
-                    said = Said()
+                    said = Emitted()
         if said.records:
             yield said.batch()
 
-    def _is_enough(self, said: Said) -> bool:
-        return len(said.records) >= self.course.rows_max or self.course.is_over
+    def _is_enough(self, said: Emitted) -> bool:
+        return len(said.records) >= self.time_budget.rows_max or self.time_budget.is_over
 
     # Records.
 
-    def _add(self, key: Any, time: int, record: Any, said: Said) -> None:
+    def _add(self, key: Any, time: int, record: Any, said: Emitted) -> None:
         end = time + self._gap_ms
         starts = self._sessions.get(key, [])
         first, last = self._touched(key, starts, time, end)
@@ -145,7 +145,7 @@ class SessionWindows(WindowOperator):
             first -= 1
         return first, last
 
-    def _speak(self, key: Any, start: int, end: int, news: int, value: Any, said: Said) -> None:
+    def _speak(self, key: Any, start: int, end: int, news: int, value: Any, said: Emitted) -> None:
         """Store a session that has got a record, and say what it says at once."""
         row = (key, start)
         is_said = end <= self.watermark
@@ -196,11 +196,11 @@ class SessionWindows(WindowOperator):
             due = session.end + self._lateness_ms if session.is_said else session.end
             yield due, start, session.is_said
 
-    def _say_punctual(self, row: Any, said: Said) -> None:
+    def _say_punctual(self, row: Any, said: Emitted) -> None:
         key, start = row
         end, _, _, value = self._row(key, start)
         is_kept = end + self._lateness_ms > self.watermark
-        for _ in self.course.through(Batch([key])):
+        for _ in self.time_budget.through(Batch([key])):
             try:
                 said.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
             except BaseException as error:
@@ -213,19 +213,19 @@ class SessionWindows(WindowOperator):
                 self._forget(key, start)
             self._look_again(key)
         # What has not been said is still in the state.
-        self.course.rest = None
+        self.time_budget.rest = None
 
-    def _say_early(self, row: Any, said: Said) -> None:
+    def _say_early(self, row: Any, said: Emitted) -> None:
         key, start = row
         end, is_said, _, value = self._row(key, start)
-        for _ in self.course.through(Batch([key])):
+        for _ in self.time_budget.through(Batch([key])):
             try:
                 said.add(self._results(key, start, end, value, is_last=False), time_of(end))
             except BaseException as error:
                 raise self.result_failed(error, key, value) from error
             del self._fresh[row]
             self._table.put(row, (end, is_said, 0, value))
-        self.course.rest = None
+        self.time_budget.rest = None
 
     def _forget(self, key: Any, start: int) -> None:
         self._table.delete((key, start))

@@ -13,12 +13,12 @@ from dataclasses import replace
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.checkpoint import retention
-from crosscut.protocol.checkpoint.pending import Collecting, Completion, GivenUp
+from crosscut.protocol.checkpoint.global_committer import GlobalCommitter
+from crosscut.protocol.checkpoint.pending import Completion, GivenUp, PendingCheckpoints
 from crosscut.protocol.checkpoint.savepoints import Savepoints
-from crosscut.protocol.checkpoint.single_committer import Together
 from crosscut.protocol.effects import CancelTimer, JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX, CheckpointCompleted
 from crosscut.protocol.messages import (
@@ -59,12 +59,12 @@ class Checkpoints:
 
     def __init__(
         self,
-        terms: CheckpointTerms,
+        terms: CheckpointSpec,
         tasks: frozenset[TaskId],
         sources: frozenset[TaskId],
         registry: WorkerRegistry,
         savepoints: Savepoints,
-        together: Together,
+        together: GlobalCommitter,
     ) -> None:
         self._terms = terms
         self._tasks = tasks
@@ -73,7 +73,7 @@ class Checkpoints:
         self._savepoints = savepoints
         self._together = together
         self.epoch = Epoch(0)
-        self.current: Collecting | None = None
+        self.current: PendingCheckpoints | None = None
         self.next_id = CheckpointId(1)
         self.failed_count = 0
         self._failures_in_a_row = 0
@@ -126,7 +126,9 @@ class Checkpoints:
         self.epoch = epoch
         self._together.begin()
         self._is_pausing = self._is_due = self._is_final_complete = False
-        self.current = Collecting(epoch, self._tasks, self._sources, self.next_id, self._terms.in_flight_max)
+        self.current = PendingCheckpoints(
+            epoch, self._tasks, self._sources, self.next_id, self._terms.in_flight_max
+        )
 
     def end(self, reason: str) -> list[JobEffect]:
         """The epoch is over: checkpoints under way will not complete, except those in the log already."""

@@ -67,7 +67,7 @@ class Completion:
     subsumed: tuple[GivenUp, ...] = ()
 
 
-class Collecting:
+class PendingCheckpoints:
     """Checkpoints under way in one epoch.
 
     Several may be, and they may become whole in any order. Log entries are in the order of ids all the

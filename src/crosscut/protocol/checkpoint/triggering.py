@@ -9,7 +9,7 @@ from crosscut.protocol.effects import JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, Timer
 from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.phases import CHECKPOINTED, Phase
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 
 FIRST_LOOK_MS = 10
 """Before the second look at a job whose sources are drained; each pause is twice the one before."""
@@ -59,7 +59,7 @@ class Triggering:
     into the one after it.
     """
 
-    def __init__(self, terms: CheckpointTerms, checkpoints: Checkpoints, commits: Commits) -> None:
+    def __init__(self, terms: CheckpointSpec, checkpoints: Checkpoints, commits: Commits) -> None:
         self._terms = terms
         self._checkpoints = checkpoints
         self._commits = commits

@@ -17,7 +17,7 @@ from crosscut.errors import ProtocolError
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.checkpoint.series import Series
+from crosscut.protocol.checkpoint.checkpoint_sequence import Series
 from crosscut.protocol.checkpoint.termination import Termination, termination
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import fencing as hearing
@@ -25,9 +25,9 @@ from crosscut.protocol.job import restarts
 from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.ending import Ending, Over
 from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
-from crosscut.protocol.job.registration import Gathering
+from crosscut.protocol.job.registration import WorkerRegistration
 from crosscut.protocol.job.restarts import Failures
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.job.workers import Identity, WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, JobEntry, JobFinished
 from crosscut.protocol.log.ownership import Claiming, NoCheckpoint, Ownership, Stale
@@ -53,9 +53,9 @@ from crosscut.protocol.messages import (
     WorkerReady,
 )
 from crosscut.protocol.splits.alignment import SourceGroups
-from crosscut.protocol.splits.discovery import Search, SplitFinding
+from crosscut.protocol.splits.discovery import DiscoveryState, SplitDiscovery
 
-__all__ = ["Coordinator", "JobTerms", "Phase"]
+__all__ = ["Coordinator", "CoordinatorSpec", "Phase"]
 
 
 class Coordinator:
@@ -67,7 +67,7 @@ class Coordinator:
         commits: What its sinks have committed; likewise.
     """
 
-    def __init__(self, terms: JobTerms) -> None:
+    def __init__(self, terms: CoordinatorSpec) -> None:
         self._terms = terms
         self.phase = Phase.CLAIMING
         self.epoch = Epoch(0)
@@ -77,8 +77,8 @@ class Coordinator:
         self._failures = Failures(terms.restart)
         self._log = Ownership(terms, self.dropped)
         self.registry = WorkerRegistry(terms.identity.parallelism, terms.heartbeat_timeout_ms)
-        self._gathering = Gathering(terms, self.registry, self.dropped)
-        self._finding = SplitFinding(
+        self._gathering = WorkerRegistration(terms, self.registry, self.dropped)
+        self._finding = SplitDiscovery(
             terms.dynamic_sources,
             terms.start_timeout_ms,
             self.registry,
@@ -96,7 +96,7 @@ class Coordinator:
         return self.series.newest
 
     @property
-    def searches(self) -> tuple[Search, ...]:
+    def searches(self) -> tuple[DiscoveryState, ...]:
         """How the searches for splits that come stand."""
         return self._finding.searches
 
@@ -166,7 +166,7 @@ class Coordinator:
             case on.SplitsFound():
                 is_running = self.phase is Phase.RUNNING
                 return self._finding.found(event, self.series.next_id, self.completed, is_running=is_running)
-            case on.FindingFailed():
+            case on.DiscoveryFailed():
                 return self._finding_failed(event)
             case (
                 on.EntryAppended()
@@ -418,7 +418,7 @@ class Coordinator:
                 effects += self._link_lost(place.link, self.registry.why_silent(place.link), has_died=False)
         return effects
 
-    def _finding_failed(self, event: on.FindingFailed) -> list[JobEffect]:
+    def _finding_failed(self, event: on.DiscoveryFailed) -> list[JobEffect]:
         effects, cause = self._finding.failed(event, is_running=self.phase is Phase.RUNNING)
         return effects if cause is None else [*effects, *self._failed(cause)]
 

@@ -136,7 +136,7 @@ MOVES: Mapping[str, Moves] = {
     "timer discover": _ends(Phase.CLAIMING),
     "timer gather": _ends(Phase.GATHERING),
     "timer restore": {Phase.RESTORING: _RESTART_OR_OVER},
-    "FindingFailed": {Phase.RUNNING: _RESTART_OR_OVER},
+    "DiscoveryFailed": {Phase.RUNNING: _RESTART_OR_OVER},
     "timer find-timeout": {Phase.RUNNING: _RESTART_OR_OVER},
     "timer restart": {Phase.WAITING: frozenset({Phase.CLAIMING})},
     "timer finish": {Phase.FINISHING: _RESTART_OR_OVER},

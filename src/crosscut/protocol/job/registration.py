@@ -9,15 +9,15 @@ from dataclasses import replace
 from crosscut.foundation.ids import Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SubmitWorkers
 from crosscut.protocol.events import LinkId, WorkersEnded
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.log.ownership import Ownership
 from crosscut.protocol.messages import FailureCause, RegisterWorker, WorkerFailed
-from crosscut.protocol.splits.rescaling import Inheritance, inheritance
+from crosscut.protocol.splits.rescaling import StateAssignment, state_assignment
 
 
-class Gathering:
+class WorkerRegistration:
     """Workers from the time they are asked for until all of an epoch are ready.
 
     Args:
@@ -25,7 +25,7 @@ class Gathering:
         dropped: Counts stale and repeated input.
     """
 
-    def __init__(self, terms: JobTerms, registry: WorkerRegistry, dropped: Counter[str]) -> None:
+    def __init__(self, terms: CoordinatorSpec, registry: WorkerRegistry, dropped: Counter[str]) -> None:
         self._terms = terms
         self._registry = registry
         self._is_submitted = False
@@ -75,10 +75,10 @@ class Gathering:
             return effects, FailureCause("WorkersError", event.reason, is_final=True)
         return effects, FailureCause("SparkJobEnded", f"Spark ended the workers: {event.reason}")
 
-    def shares(self, restored: CheckpointCompleted | None, log: Ownership) -> Inheritance:
+    def shares(self, restored: CheckpointCompleted | None, log: Ownership) -> StateAssignment:
         """Return what each task has of `restored`."""
         terms, identity = self._terms, self._terms.identity
-        return inheritance(
+        return state_assignment(
             restored,
             identity.parallelism,
             identity.max_parallelism,
@@ -91,7 +91,7 @@ class Gathering:
         self,
         epoch: Epoch,
         lineage: Lineage,
-        shares: Inheritance,
+        shares: StateAssignment,
         log: Ownership,
         deaths: Callable[[WorkerIndex], int],
     ) -> list[JobEffect]:

@@ -12,7 +12,7 @@ from crosscut.protocol.splits.rescaling import Link
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointTerms:
+class CheckpointSpec:
     """When to take checkpoints, in milliseconds.
 
     Attributes:
@@ -38,7 +38,7 @@ class CheckpointTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTerms:
+class CoordinatorSpec:
     """The job and its settings, for its coordinator; durations in milliseconds.
 
     Attributes:
@@ -59,7 +59,7 @@ class JobTerms:
     tasks: frozenset[TaskId]
     sources: frozenset[TaskId]
     sinks: frozenset[TaskId]
-    checkpoints: CheckpointTerms
+    checkpoints: CheckpointSpec
     restart: RestartPolicy
     retain: int
     heartbeat_timeout_ms: int

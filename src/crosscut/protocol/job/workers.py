@@ -26,7 +26,7 @@ from crosscut.protocol.messages import (
     StandBy,
     WorkerFailed,
 )
-from crosscut.protocol.splits.rescaling import Inheritance, by_worker
+from crosscut.protocol.splits.rescaling import StateAssignment, by_worker
 from crosscut.protocol.telemetry import LogLine
 
 
@@ -39,7 +39,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegisteredAttempt:
     """An attempt that registered, and the link it speaks on."""
 
     link: LinkId
@@ -67,8 +67,8 @@ class TurnAway:
 def admission(
     newcomer: RegisterWorker,
     parallelism: int,
-    held: Mapping[WorkerIndex, Place],
-    standby: Mapping[WorkerIndex, Place],
+    held: Mapping[WorkerIndex, RegisteredAttempt],
+    standby: Mapping[WorkerIndex, RegisteredAttempt],
 ) -> Admit | KeepOnStandby | TurnAway:
     """Decide what happens to a worker that registers."""
     index = newcomer.worker
@@ -97,7 +97,7 @@ class Vacated:
     """The holder of slot `index` is gone. A worker on standby for it holds it now."""
 
     index: WorkerIndex
-    place: Place
+    place: RegisteredAttempt
 
     @property
     def name(self) -> str:
@@ -117,8 +117,8 @@ class WorkerRegistry:
     def __init__(self, parallelism: int, heartbeat_timeout_ms: int) -> None:
         self.parallelism = parallelism
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
-        self.held: dict[WorkerIndex, Place] = {}
-        self.standby: dict[WorkerIndex, Place] = {}
+        self.held: dict[WorkerIndex, RegisteredAttempt] = {}
+        self.standby: dict[WorkerIndex, RegisteredAttempt] = {}
         self._proven: dict[LinkId, Identity] = {}
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
@@ -134,7 +134,7 @@ class WorkerRegistry:
         """Whether every place is held."""
         return len(self.held) == self.parallelism
 
-    def everybody(self) -> list[Place]:
+    def everybody(self) -> list[RegisteredAttempt]:
         """Return the holders by index, then those on standby."""
         standby = [place for _, place in sorted(self.standby.items())]
         return [place for _, place in sorted(self.held.items())] + standby
@@ -198,11 +198,11 @@ class WorkerRegistry:
         decision = admission(newcomer, self.parallelism, self.held, self.standby)
         match decision:
             case Admit():
-                self._hold(newcomer.worker, Place(link, newcomer))
+                self._hold(newcomer.worker, RegisteredAttempt(link, newcomer))
                 self._wanted[link] = newcomer.worker
                 return []
             case KeepOnStandby():
-                self.standby[newcomer.worker] = Place(link, newcomer)
+                self.standby[newcomer.worker] = RegisteredAttempt(link, newcomer)
                 self._wanted[link] = newcomer.worker
                 return [SendMessage(link, StandBy())]
             case TurnAway(reason):
@@ -218,7 +218,7 @@ class WorkerRegistry:
         self,
         epoch: Epoch,
         lineage: Lineage,
-        restored: Inheritance,
+        restored: StateAssignment,
         splits: tuple[SplitAssignment, ...],
         driver: str,
         deaths: Callable[[WorkerIndex], int],
@@ -318,7 +318,7 @@ class WorkerRegistry:
     def _heartbeat_timeout(self) -> str:
         return f"heartbeat_timeout={self._heartbeat_timeout_ms / 1000:g} s"
 
-    def tick(self) -> list[Place]:
+    def tick(self) -> list[RegisteredAttempt]:
         """Note that a tick has passed; return those who have been silent for too long."""
         self._silent_ticks = {
             place.link: self._silent_ticks.get(place.link, 0) + 1 for place in self.everybody()
@@ -342,7 +342,7 @@ class WorkerRegistry:
             self._hold(index, self.standby.pop(index))
         return Vacated(index, place)
 
-    def dismiss_all(self) -> list[Place]:
+    def dismiss_all(self) -> list[RegisteredAttempt]:
         """Forget everybody; return who they were."""
         everybody = self.everybody()
         self.held.clear()
@@ -353,7 +353,7 @@ class WorkerRegistry:
         self._told_up_to.clear()
         return everybody
 
-    def _hold(self, index: WorkerIndex, place: Place) -> None:
+    def _hold(self, index: WorkerIndex, place: RegisteredAttempt) -> None:
         self.held[index] = place
         self._holders_seen += 1
         self._number[index] = self._holders_seen

@@ -19,7 +19,7 @@ from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
 from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer, TimerFired
 from crosscut.protocol.job.ending import Over
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.log import history, recovery
 from crosscut.protocol.log.entries import (
     CheckpointCompleted,
@@ -94,7 +94,7 @@ class Ownership:
         dropped: Counts stale and repeated input.
     """
 
-    def __init__(self, terms: JobTerms, dropped: Counter[str]) -> None:
+    def __init__(self, terms: CoordinatorSpec, dropped: Counter[str]) -> None:
         self._terms = terms
         self._store_timeout_ms = terms.checkpoints.timeout_ms
         self._discover_timeout_ms = terms.discover_timeout_ms or terms.start_timeout_ms

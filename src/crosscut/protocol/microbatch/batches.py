@@ -22,8 +22,8 @@ from typing import assert_never
 
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, VertexId
+from crosscut.protocol.checkpoint.global_committer import too_long
 from crosscut.protocol.checkpoint.retention import written_for
-from crosscut.protocol.checkpoint.single_committer import too_long
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, chosen, gathered
 from crosscut.protocol.microbatch.effects import (

@@ -7,8 +7,8 @@ from typing import Literal
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshot.at_least_once import AtLeastOnceBarriers
-from crosscut.protocol.snapshot.halting import HaltingBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 from crosscut.protocol.snapshot.switching import AlignedThenUnaligned
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 
@@ -29,4 +29,4 @@ def snapshot_protocol(
         case "at-least-once":
             return AtLeastOnceBarriers(inputs, back_edges)
         case "halting":
-            return HaltingBarriers(inputs, back_edges)
+            return StopTheWorldBarriers(inputs, back_edges)

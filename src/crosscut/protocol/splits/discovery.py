@@ -30,7 +30,7 @@ from crosscut.errors import ProtocolError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import CancelTimer, FindSplits, JobEffect, StartTimer
-from crosscut.protocol.events import FindingFailed, SplitsFound, Timer
+from crosscut.protocol.events import DiscoveryFailed, SplitsFound, Timer
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import AssignSplits, FailureCause, SplitAssignment
@@ -50,7 +50,7 @@ ENDED_IDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class DiscoveryState:
     """How the search for splits of a source stands.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Search:
         assigned: What each has been given since, by the checkpoint from which on it counts.
         is_asking: A call is under way, perhaps one of an older epoch.
         calls: How many there were.
-        is_coming: See `Search`.
+        is_coming: See `DiscoveryState`.
         known_since: The first checkpoint that says what is known; None: the restored one does not, nor has
             the source since.
     """
@@ -123,7 +123,7 @@ class _Search:
         return sum((*self.shares, *self.assigned.values()), _Share())
 
 
-class SplitFinding:
+class SplitDiscovery:
     """The dynamic sources of a job.
 
     Args:
@@ -196,10 +196,10 @@ class SplitFinding:
             search.is_coming = source in coming or is_held
 
     @property
-    def searches(self) -> tuple[Search, ...]:
+    def searches(self) -> tuple[DiscoveryState, ...]:
         """How the search for splits of each source stands."""
         return tuple(
-            Search(
+            DiscoveryState(
                 source,
                 search.calls if search.is_asking else 0,
                 unread.count,
@@ -305,7 +305,7 @@ class SplitFinding:
         return effects if event.is_last else [*effects, self._later(search)]
 
     def failed(
-        self, event: FindingFailed, *, is_running: bool
+        self, event: DiscoveryFailed, *, is_running: bool
     ) -> tuple[list[JobEffect], FailureCause | None]:
         """Take the word of a source that it can't say; return the cause, if that is a failure of the job.
 
@@ -332,7 +332,7 @@ class SplitFinding:
             del search.known[: older - 1]
 
     def _answered(
-        self, event: SplitsFound | FindingFailed, *, is_running: bool
+        self, event: SplitsFound | DiscoveryFailed, *, is_running: bool
     ) -> tuple[VertexId, _Search, bool]:
         """Return whose answer it is, and whether it comes too late."""
         search = self._searches.get(event.source)

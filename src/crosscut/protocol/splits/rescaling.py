@@ -157,7 +157,7 @@ def rescaled(
             )
             snapshot = Snapshot(
                 parts=tuple(part for one in heirs for part in one.parts),
-                forerunners=tuple(len(one.parts) for one in heirs),
+                predecessors=tuple(len(one.parts) for one in heirs),
                 positions=positions[index],
                 # What is staged goes by the name of the task, which is the same one.
                 pending=mine[index].pending if index < before else (),
@@ -233,8 +233,8 @@ def _strange_watermarks(found: JSON) -> StateError:
 
 
 def chains_of(snapshot: Snapshot) -> tuple[tuple[Part, ...], ...]:
-    """Return the parts of each forerunner of a task that `rescaled` has made."""
-    ends = [*accumulate(snapshot.forerunners, initial=0)]
+    """Return the parts of each predecessor of a task that `rescaled` has made."""
+    ends = [*accumulate(snapshot.predecessors, initial=0)]
     return tuple(snapshot.parts[first:end] for first, end in pairwise(ends))
 
 
@@ -315,7 +315,7 @@ def said_ranges(snapshot: Snapshot, groups: range) -> list[tuple[range, Reached]
 
 
 def read_said(said: JSON) -> tuple[Reached, list[tuple[range, Reached]]]:
-    """Return what `Snapshot.said` says: how far the task has come, and its forerunners, by key group.
+    """Return what `Snapshot.said` says: how far the task has come, and its predecessors, by key group.
 
     Raises:
         StateError: It says something else.
@@ -403,7 +403,7 @@ def shown(checkpoint_id: CheckpointId, parallelism: int, before: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Inheritance:
+class StateAssignment:
     """What the tasks of an epoch start with.
 
     Attributes:
@@ -419,14 +419,14 @@ class Inheritance:
     retired: tuple[TaskSnapshot, ...] = ()
 
 
-def inheritance(
+def state_assignment(
     restored: CheckpointCompleted | None,
     parallelism: int,
     max_parallelism: int,
     writers: int,
     sinks: Iterable[VertexId],
     edges: Iterable[Link],
-) -> Inheritance:
+) -> StateAssignment:
     """Decide what the tasks of an epoch start with.
 
     Args:
@@ -438,12 +438,12 @@ def inheritance(
     """
     left = retired(restored, parallelism, writers, sinks)
     if restored is None:
-        return Inheritance(retired=left)
+        return StateAssignment(retired=left)
     before = parallelism_of(restored)
     if before in (0, parallelism):
-        return Inheritance(restored.checkpoint_id, 0, restored.snapshots, left)
+        return StateAssignment(restored.checkpoint_id, 0, restored.snapshots, left)
     snapshots = rescaled(restored, parallelism, max_parallelism, edges)
-    return Inheritance(restored.checkpoint_id, before, snapshots, left)
+    return StateAssignment(restored.checkpoint_id, before, snapshots, left)
 
 
 def by_worker(snapshots: Iterable[TaskSnapshot], parallelism: int) -> Mapping[int, list[TaskSnapshot]]:

@@ -74,7 +74,7 @@ class BeginTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class TellTasks:
+class ForwardToTasks:
     """Pass a word on to the tasks that are here, or are being built."""
 
     word: TaskWord
@@ -89,10 +89,10 @@ class EndWorker:
 
 
 WorkerEvent = CoordinatorMessage | TasksEnded
-WorkerEffect = LearnPeers | EndTasks | BeginTasks | TellTasks | EndWorker
+WorkerEffect = LearnPeers | EndTasks | BeginTasks | ForwardToTasks | EndWorker
 
 
-class Obedience:
+class WorkerLifecycle:
     """The machine of one worker."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class Obedience:
     def _tell(self, word: TaskWord) -> list[WorkerEffect]:
         if word.epoch != self._current:
             return self._stale()
-        return [TellTasks(word)]
+        return [ForwardToTasks(word)]
 
     def _stale(self) -> list[WorkerEffect]:
         self.dropped["stale epoch"] += 1

@@ -1,4 +1,4 @@
-"""One run of a batch as one Spark job: a stage of tasks, a shuffle of parcels, a stage, and so on."""
+"""One run of a batch as one Spark job: a stage of tasks, a shuffle of shuffle blocks, a stage, and so on."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class BatchJobs:
         job, graph, tries = self._group, self._broadcast(), self._tries()
 
         def run(index: int, routed: Iterable[Routed]) -> Iterator[Routed]:
-            parcels = (parcel for _, parcel in routed)
+            shuffle_blocks = (shuffle_block for _, shuffle_block in routed)
             order = _ordered(orders[index], tries)
-            said = run_partition(job, lambda: graph.value, order, parcels)
+            said = run_partition(job, lambda: graph.value, order, shuffle_blocks)
             return tried(said, order.vertices, _attempt_number(), tries)
 
         return run
@@ -127,7 +127,7 @@ class BatchJobs:
 
 
 def _encoded(routed: Iterable[Routed]) -> Iterator[bytes]:
-    return (encoded_result(index, parcel) for index, parcel in routed)
+    return (encoded_result(index, shuffle_block) for index, shuffle_block in routed)
 
 
 def _same(target: int) -> int:

@@ -31,7 +31,9 @@ def tries_of(master: str, conf: Callable[[str], str | None]) -> int:
     )
 
 
-def tried(parcels: Iterable[Routed], own: Collection[str], attempt: int, tries: int) -> Iterator[Routed]:
+def tried(
+    shuffle_blocks: Iterable[Routed], own: Collection[str], attempt: int, tries: int
+) -> Iterator[Routed]:
     """Yield what an attempt says, unless it has failed and another one is to be made.
 
     Args:
@@ -41,12 +43,12 @@ def tried(parcels: Iterable[Routed], own: Collection[str], attempt: int, tries: 
     Raises:
         TriedError: It has failed; nothing that it has said counts.
     """
-    found = iter(parcels)
-    for target, parcel in found:
-        failure = parcel.failure
+    found = iter(shuffle_blocks)
+    for target, shuffle_block in found:
+        failure = shuffle_block.failure
         if failure is not None and retry_policy.goes_back(failure.task, own, attempt, tries):
             for _ in found:
                 """To its end, which closes what the attempt has open."""
             cause = failure.cause
             raise TriedError(f"task {failure.task} failed: {cause.message}\n{cause.traceback}")
-        yield target, parcel
+        yield target, shuffle_block

@@ -35,7 +35,7 @@ from crosscut.state.rocksdb.timers import RocksTimerTable, StoredTimers
 from crosscut.state.timers import TimerTable
 
 if TYPE_CHECKING:
-    from crosscut.state.heritage import Heritage
+    from crosscut.state.predecessor_state import PredecessorState
 
 LAYER_ROWS_MAX = 100_000
 LAYER_BYTES_MAX = 32 * 1024 * 1024
@@ -307,21 +307,23 @@ class RocksState(KeyedState):
         self._completed = checkpoint_id
         self.link(checkpoint_id)
 
-    def inherit(self, heritage: Heritage, read: ReadPart, checkpoint_id: CheckpointId) -> None:
+    def inherit(
+        self, predecessor_state: PredecessorState, read: ReadPart, checkpoint_id: CheckpointId
+    ) -> None:
         """Take in what belongs to this task out of the parts of several; the state must be empty. Blocks.
 
         Raises:
             StoreError, StateError: As `restore`.
         """
-        for position, (head, *parts) in enumerate(heritage.chains):
+        for position, (head, *parts) in enumerate(predecessor_state.chains):
             first = read(head)
             with self._scratch() as scratch:
                 if is_head(first):
                     self._copy_rows(
-                        decoded_head(first), parts, read, checkpoint_id, scratch, heritage, position
+                        decoded_head(first), parts, read, checkpoint_id, scratch, predecessor_state, position
                     )
                 else:
-                    rows = heritage.blocks(position, self, read, scratch)
+                    rows = predecessor_state.blocks(position, self, read, scratch)
                     self._take_rows(rows, checkpoint_id)
         self._count_rows()
         self._completed = checkpoint_id
@@ -334,7 +336,7 @@ class RocksState(KeyedState):
         read: ReadPart,
         checkpoint_id: CheckpointId,
         scratch: str,
-        heritage: Heritage,
+        predecessor_state: PredecessorState,
         position: int,
     ) -> None:
         """Copy rows as they are: those of a key group stand together, so none is asked for its key."""
@@ -343,9 +345,11 @@ class RocksState(KeyedState):
         source, target = Database(scratch, self._options), self._opened()
         try:
             for name, table in self._tables.items():
-                if name in self.alike and position != heritage.copies:
+                if name in self.alike and position != predecessor_state.copies:
                     continue
-                groups = range(self._max_parallelism) if name in self.shared else heritage.owns.groups
+                groups = (
+                    range(self._max_parallelism) if name in self.shared else predecessor_state.owns.groups
+                )
                 rows = source.between(*table.stored.ids.bounds(groups))
                 timers = self._timers.get(name)
                 while some := list(islice(rows, _LOAD_ROWS)):

@@ -17,7 +17,7 @@ from crosscut.contracts.connectors import CommitPermit
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.foundation.keys import groups_of_task, key_group
 from crosscut.graph.specs import AsyncMapSpec
-from crosscut.operators.final import ordinal_of
+from crosscut.operators.final_results import ordinal_of
 from crosscut.protocol.log.entries import (
     CheckpointCompleted,
     EpochClaimed,

@@ -11,6 +11,7 @@ from crosscut.contracts.connectors import JSON
 from crosscut.contracts.dynamic_source import DynamicSource
 from crosscut.foundation.ids import Lineage, TaskId, VertexId
 from crosscut.graph.components import links_of, loops_of
+from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.identity import identity_of
 from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import (
@@ -22,20 +23,19 @@ from crosscut.graph.specs import (
     MapSpec,
     dead_letters_of,
 )
-from crosscut.graph.together import sinks_together
 from crosscut.net.connections import Credentials
 from crosscut.net.encryption import JobCertificate, make_certificate
-from crosscut.protocol.job.coordinator import JobTerms
+from crosscut.protocol.job.coordinator import CoordinatorSpec
 from crosscut.protocol.job.restarts import RestartPolicy
-from crosscut.protocol.job.spec import CheckpointTerms
+from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.task.discovery import dynamic_sources, known_splits
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
-from crosscut.worker.deployment import TaskTerms
-from crosscut.worker.lines import LogTerms
+from crosscut.worker.deployment import TaskSettings
+from crosscut.worker.lines import LogSettings
 from crosscut.worker.worker import WorkerPlan
 
 
@@ -56,7 +56,7 @@ def _certificate() -> JobCertificate:
     return make_certificate()
 
 
-def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
+def terms_of(options: Options, graph: JobGraph, driver: int) -> CoordinatorSpec:
     """Return the terms of the job, for one driver."""
 
     def tasks(kind: str) -> frozenset[TaskId]:
@@ -67,7 +67,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
             for index in range(graph.parallelism)
         )
 
-    return JobTerms(
+    return CoordinatorSpec(
         source_groups=source_groups(graph),
         joined_sources=joined_sources(graph),
         dynamic_sources=dynamic_sources(graph),
@@ -82,7 +82,7 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> JobTerms:
         tasks=tasks("all"),
         sources=tasks("source"),
         sinks=tasks("sink"),
-        checkpoints=CheckpointTerms(
+        checkpoints=CheckpointSpec(
             periodic=options.is_periodic,
             interval_ms=options.interval_ms,
             timeout_ms=options.checkpoint_timeout_ms,
@@ -112,7 +112,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
         bind_host=None,
         packed_graph=b"",
         store_url="",
-        terms=TaskTerms(
+        terms=TaskSettings(
             batch_rows=options.batch_rows,
             channel_bytes=options.channel_bytes,
             commit_attempts=3,
@@ -126,7 +126,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
         marks_every_ms=options.marks_every_ms,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         failpoints=None,
-        log=LogTerms("simulated"),
+        log=LogSettings("simulated"),
     )
 
 

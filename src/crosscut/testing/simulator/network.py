@@ -20,7 +20,7 @@ Address = tuple[str, int]
 FIRST_PORT = 40_000
 
 
-class Weather(Protocol):
+class FaultProfile(Protocol):
     """Chance in a network."""
 
     def latency_us(self) -> int:
@@ -78,7 +78,7 @@ class Stream:
 
     def __init__(self, network: Network, line: Line) -> None:
         self._clock = network.clock
-        self._weather = network.weather
+        self._fault_profile = network.fault_profile
         self._line = line
         self._free_us = 0
         self._is_ended = False
@@ -116,7 +116,7 @@ class Stream:
 
     def _arrive(self, action: Action) -> None:
         now_us = self._clock.now_us
-        there_us = now_us + self._weather.latency_us() + self.slow_us
+        there_us = now_us + self._fault_profile.latency_us() + self.slow_us
         if there_us > self._free_us:
             self._free_us = there_us
         self._clock.after(self._free_us - now_us, action)
@@ -129,7 +129,7 @@ class Stream:
         if self._is_lost:
             # It is cut within this piece, or in front of it.
             self._is_cut = True
-            data = data[: self._weather.cut(len(data))] if self._weather.coin() else b""
+            data = data[: self._fault_profile.cut(len(data))] if self._fault_profile.coin() else b""
         if data:
             self.target.arrived(data)
 
@@ -231,7 +231,7 @@ class VirtualTransport(asyncio.Transport):
         self._is_closing = True
         if self._inbox:
             # Unread bytes are a reason for a reset, and that may be faster than bytes that were sent.
-            self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
+            self.out.end(ConnectionResetError("reset by peer"), loses=self._network.fault_profile.coin())
         else:
             self.out.end(None, loses=False)
         self._finish(None)
@@ -255,7 +255,7 @@ class VirtualTransport(asyncio.Transport):
     def arrived(self, data: bytes) -> None:
         """Take bytes that have come in; a socket that is closed answers by a reset."""
         if self._is_closing or not self.process.is_alive:
-            self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
+            self.out.end(ConnectionResetError("reset by peer"), loses=self._network.fault_profile.coin())
             return
         self._inbox.append(data)
         if len(self._inbox) == 1:
@@ -304,7 +304,7 @@ class VirtualTransport(asyncio.Transport):
             data = b"".join(self._inbox) if len(self._inbox) > 1 else self._inbox[0]
             self._inbox.clear()
             network = self._network
-            size = network.weather.cut(len(data))
+            size = network.fault_profile.cut(len(data))
             if size < len(data):
                 self._inbox.append(data[size:])
                 data = data[:size]
@@ -323,7 +323,7 @@ class VirtualTransport(asyncio.Transport):
 
     def _fail(self, error: OSError | None) -> None:
         self._is_closing = True
-        self.out.end(ConnectionResetError("reset by peer"), loses=self._network.weather.coin())
+        self.out.end(ConnectionResetError("reset by peer"), loses=self._network.fault_profile.coin())
         self._finish(error)
 
     def _finish(self, error: OSError | None) -> None:
@@ -379,10 +379,10 @@ class Network:
         buffer_bytes: That a connection takes before it asks its writer to pause.
     """
 
-    def __init__(self, clock: Clock, weather: Weather, buffer_bytes: int = 65_536) -> None:
+    def __init__(self, clock: Clock, fault_profile: FaultProfile, buffer_bytes: int = 65_536) -> None:
         self.clock = clock
         self.buffer_bytes = buffer_bytes
-        self.weather = weather
+        self.fault_profile = fault_profile
         self.servers: dict[Address, VirtualServer] = {}
         self.lines: defaultdict[tuple[str, str], Line] = defaultdict(Line)
         self.ends: dict[VirtualTransport, None] = {}

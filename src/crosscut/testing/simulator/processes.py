@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, Self
 
 from crosscut.host.calls import Calls
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 from crosscut.testing.simulator.clock import Action, Clock
 from crosscut.testing.simulator.loop import Killed, LoopNetwork, VirtualLoop, run_in
 
@@ -246,7 +246,7 @@ class Process:
     def watch(self, timeout_s: float | None) -> None:
         """Nothing holds a virtual loop up."""
 
-    def begin_slice(self, now_ns: int, patience_ns: int, course: Course) -> None:
+    def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None:
         """Nobody looks at virtual user code; how far a slice gets is up to its course."""
 
     def end_slice(self) -> None:

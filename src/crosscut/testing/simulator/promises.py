@@ -21,7 +21,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.messages import (
     CommitCheckpoint,
     HaltTasks,
@@ -43,7 +43,7 @@ class Promises:
         coordinator: To be looked at.
     """
 
-    def __init__(self, terms: JobTerms, coordinator: Coordinator) -> None:
+    def __init__(self, terms: CoordinatorSpec, coordinator: Coordinator) -> None:
         self._terms = terms
         self._coordinator = coordinator
         self._phase = coordinator.phase

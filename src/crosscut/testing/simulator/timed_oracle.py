@@ -36,7 +36,7 @@ TimedSpec = WindowSpec | WindowJoinSpec | IntervalJoinSpec | LatestJoinSpec
 Rows = dict[Any, Any]
 
 
-class Said(NamedTuple):
+class Emitted(NamedTuple):
     """A record, and when it happened; None without event time."""
 
     record: Any
@@ -54,7 +54,7 @@ class TimedRun:
         self._spec = spec
         self._table = table
 
-    def take(self, record: Any, key: Any, time: int | None, side: int) -> Iterable[Said]:
+    def take(self, record: Any, key: Any, time: int | None, side: int) -> Iterable[Emitted]:
         """Return what is said at once."""
         match self._spec:
             case WindowSpec(CountWindow() | GlobalWindow()):
@@ -66,13 +66,13 @@ class TimedRun:
             case LatestJoinSpec():
                 return self._joined(self._spec, record, key, time, side)
 
-    def end(self) -> Iterator[Said]:
+    def end(self) -> Iterator[Emitted]:
         """Yield what is said at the end."""
         match self._spec:
             case WindowSpec(CountWindow() | GlobalWindow(), fold):
                 for key, (_, start, end, value) in self._table("").items():
                     for one in folding(fold).results(key, start, end, value):
-                        yield Said(one, TIMESTAMP_MAX)
+                        yield Emitted(one, TIMESTAMP_MAX)
             case WindowSpec() | WindowJoinSpec():
                 yield from self._windows()
             case IntervalJoinSpec(_, _, how):
@@ -82,14 +82,14 @@ class TimedRun:
                     for key, time, (record, has_met) in _each(self._table(name)):
                         if keeps[side] and not has_met:
                             settled = min(max(time, time + reach[side]), TIMESTAMP_MAX)
-                            yield Said(_pair(key, side, record, None), settled)
+                            yield Emitted(_pair(key, side, record, None), settled)
             case LatestJoinSpec():
                 for key, time, record in _each(self._table("waiting")):
                     yield from self._with_version(self._spec, record, key, time)
 
     # Windows.
 
-    def _add(self, record: Any, key: Any, time: int, side: int) -> Iterator[Said]:
+    def _add(self, record: Any, key: Any, time: int, side: int) -> Iterator[Emitted]:
         window, fold = self._window, self._fold(side)
         if isinstance(window, Session):
             self._add_to_session(window, fold, record, key, time)
@@ -102,7 +102,7 @@ class TimedRun:
                 kept[start] = value = fold.add(kept[start], record)
                 end = start + window.size_ms
                 for one in fold.results(key, start, end, copy.deepcopy(value)):
-                    yield Said(one, min(end - 1, TIMESTAMP_MAX))
+                    yield Emitted(one, min(end - 1, TIMESTAMP_MAX))
                 continue
             found, news = self._unpacked(rows[start]) if start in rows else (fold.initial(), 0)
             value = fold.add(found, record)
@@ -119,7 +119,7 @@ class TimedRun:
             value = other if at == met[0] else _present(fold.merge)(value, other)
         rows[start] = (end, False, 0, fold.add(value, record))
 
-    def _windows(self) -> Iterator[Said]:
+    def _windows(self) -> Iterator[Emitted]:
         window, fold = self._window, self._fold(LEFT)
         for key, rows in self._table("sessions" if isinstance(window, Session) else "windows").items():
             for start, row in rows.items():
@@ -129,7 +129,7 @@ class TimedRun:
                     end, is_said, value = start + window.size_ms, False, self._unpacked(row)[0]
                 if not is_said:
                     for one in fold.results(key, start, end, value):
-                        yield Said(one, min(end - 1, TIMESTAMP_MAX))
+                        yield Emitted(one, min(end - 1, TIMESTAMP_MAX))
 
     @property
     def _window(self) -> Tumbling | Sliding | Session:
@@ -165,7 +165,7 @@ class TimedRun:
 
         return Folding(lambda: ([], []), add, merge, results)
 
-    def _counted(self, spec: WindowSpec, record: Any, key: Any, time: int | None) -> Iterable[Said]:
+    def _counted(self, spec: WindowSpec, record: Any, key: Any, time: int | None) -> Iterable[Emitted]:
         table, fold = self._table(""), folding(spec.fold)
         news, start, end, value = table.get(key) or (0, 0, 0, fold.initial())
         news, value = news + 1, fold.add(value, record)
@@ -181,24 +181,26 @@ class TimedRun:
             del table[key]
         else:
             table[key] = (0, start, end, value)
-        return [Said(one, time) for one in fold.results(key, start, end, value)]
+        return [Emitted(one, time) for one in fold.results(key, start, end, value)]
 
     # Joins.
 
-    def _met(self, spec: IntervalJoinSpec, record: Any, key: Any, time: int, side: int) -> Iterable[Said]:
+    def _met(self, spec: IntervalJoinSpec, record: Any, key: Any, time: int, side: int) -> Iterable[Emitted]:
         mine, theirs = (self._table(name) for name in (("left", "right"), ("right", "left"))[side])
         said = []
         for other_time, others in theirs.get(key, {}).items():
             distance = other_time - time if side == LEFT else time - other_time
             if spec.lower_ms <= distance <= spec.upper_ms:
-                said += [Said(_pair(key, side, record, other), max(time, other_time)) for other, _ in others]
+                said += [
+                    Emitted(_pair(key, side, record, other), max(time, other_time)) for other, _ in others
+                ]
                 theirs[key][other_time] = [(other, True) for other, _ in others]
         mine.setdefault(key, {}).setdefault(time, []).append((record, bool(said)))
         return said
 
     def _joined(
         self, spec: LatestJoinSpec, record: Any, key: Any, time: int | None, side: int
-    ) -> Iterable[Said]:
+    ) -> Iterable[Emitted]:
         if side != LEFT:
             self._table("versions").setdefault(key, {})[time or 0] = record
             return ()
@@ -207,12 +209,14 @@ class TimedRun:
         self._table("waiting").setdefault(key, {}).setdefault(time, []).append(record)
         return ()
 
-    def _with_version(self, spec: LatestJoinSpec, record: Any, key: Any, time: int | None) -> Iterable[Said]:
+    def _with_version(
+        self, spec: LatestJoinSpec, record: Any, key: Any, time: int | None
+    ) -> Iterable[Emitted]:
         versions = self._table("versions").get(key, {})
         valid = [at for at in versions if time is None or at <= time]
         if valid:
-            return (Said((key, (record, versions[max(valid)])), time),)
-        return (Said((key, (record, None)), time),) if spec.how == "left" else ()
+            return (Emitted((key, (record, versions[max(valid)])), time),)
+        return (Emitted((key, (record, None)), time),) if spec.how == "left" else ()
 
 
 def _each(rows: Rows) -> Iterator[tuple[Any, int, Any]]:

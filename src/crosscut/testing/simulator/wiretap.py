@@ -13,7 +13,7 @@ from functools import cached_property, partial
 
 from crosscut.foundation.ids import ChannelId, Epoch
 from crosscut.net.channels import IncomingChannel
-from crosscut.net.neighbours import Neighbour
+from crosscut.net.peer_links import PeerLink
 from crosscut.task.task import Task
 from crosscut.testing.simulator.event_time import ChannelTime
 from crosscut.testing.simulator.network import VirtualTransport
@@ -129,10 +129,10 @@ class _End:
         return epoch_of_hello(self.out.hello if self.end.has_connected else self.into.hello)
 
     @property
-    def neighbour(self) -> Neighbour | None:
+    def peer_link(self) -> PeerLink | None:
         """The connection itself, while its worker believes it."""
         protocol = self.end.protocol
-        return protocol if isinstance(protocol, Neighbour) and not protocol.is_over else None
+        return protocol if isinstance(protocol, PeerLink) and not protocol.is_over else None
 
     def flow(self, number: int) -> _Flow:
         found = self._flows.get(number)
@@ -142,12 +142,12 @@ class _End:
 
     def coming(self) -> Iterable[tuple[ChannelId, _Flow, int]]:
         """Yield the channels that lead here, with the credit that was given and waits to be written."""
-        neighbour = self.neighbour
-        if neighbour is None:
+        peer_link = self.peer_link
+        if peer_link is None:
             return
-        for number, channel in enumerate(neighbour.channels):
+        for number, channel in enumerate(peer_link.channels):
             if isinstance(channel, IncomingChannel):
-                waiting = sum(decode_credit(credit)[0] for _, credit in neighbour.waiting(number))
+                waiting = sum(decode_credit(credit)[0] for _, credit in peer_link.waiting(number))
                 yield channel.channel, self.flow(number), waiting
 
 
@@ -241,7 +241,7 @@ class Wiretap:
     def _check_credit(
         self, known: _End, uncredited: int, sizes: deque[Sizes], task: Task, channel: ChannelId
     ) -> None:
-        receiving = task.intake.ends[channel]
+        receiving = task.input_gate.ends[channel]
         queue = receiving.queue
         held = _whole_bytes(sizes, queue.newest_rows)
         if uncredited < held:
@@ -258,7 +258,7 @@ class Wiretap:
     def _check_epoch(self, known: _End) -> None:
         worker = _worker_at(known.end)
         pool = worker.pool if worker is not None else None
-        if pool is not None and known.neighbour is not None and known.epoch != pool.epoch:
+        if pool is not None and known.peer_link is not None and known.epoch != pool.epoch:
             violate(
                 f"I7: {known.end.process} reads a connection of epoch {known.epoch} in epoch {pool.epoch}"
             )

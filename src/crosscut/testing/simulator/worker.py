@@ -11,7 +11,7 @@ from crosscut.errors import WorkersError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import AttemptId, ChannelId, CheckpointId, Epoch, TaskId, WorkerIndex
 from crosscut.host.failpoints import Failpoints
-from crosscut.net.neighbours import AcceptingNeighbour
+from crosscut.net.peer_links import AcceptingPeerLink
 from crosscut.operators.operator import Operator
 from crosscut.operators.probing import Tried
 from crosscut.protocol.messages import (
@@ -37,8 +37,8 @@ from crosscut.protocol.messages import (
 )
 from crosscut.task.items import REPLAYED, Barrier
 from crosscut.testing.simulator.clock import Clock
+from crosscut.testing.simulator.drawn_batch_sizer import DrawnBatchSizer
 from crosscut.testing.simulator.options import Moment
-from crosscut.testing.simulator.pace import DrawnPace
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.spilling import VirtualSpaces
 from crosscut.testing.simulator.violation import ensure, violate
@@ -122,12 +122,12 @@ class Moments(Failpoints):
 class WatchedWorker(Worker):
     """The real one. What it decides about its peers is counted."""
 
-    def __init__(self, process: WorkerProcess, plan: WorkerPlan, surroundings: Surroundings) -> None:
-        super().__init__(plan, WorkerIndex(process.index), AttemptId(process.attempt), surroundings)
+    def __init__(self, process: WorkerProcess, plan: WorkerPlan, ports: Surroundings) -> None:
+        super().__init__(plan, WorkerIndex(process.index), AttemptId(process.attempt), ports)
         mesh, seen = self._mesh, process.world.seen
-        decide = mesh.neighbour_proven
+        decide = mesh.peer_link_proven
 
-        def decided(proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
+        def decided(proven: Proven, end: AcceptingPeerLink) -> Verdict | None:
             verdict = decide(proven, end)
             if verdict is not None:
                 seen[f"connection: {verdict.name}"] += 1
@@ -137,7 +137,7 @@ class WatchedWorker(Worker):
             )
             return verdict
 
-        mesh.neighbour_proven = decided  # type: ignore[method-assign]
+        mesh.peer_link_proven = decided  # type: ignore[method-assign]
         expect = mesh.expect
 
         def expects(epoch: Epoch, channels: Iterable[ChannelId]) -> None:
@@ -178,21 +178,21 @@ class WorkerProcess(Process):
 
     async def _work(self) -> None:
         world = self.world
-        surroundings = Surroundings(
+        ports = Surroundings(
             world.graph_of_process(self.driver.number),
             world.store_of(self),
             Moments(world, self),
             self,
             self,
             self.start_thread,
-            lambda: DrawnPace(world.options.batch_rows, world.below),
+            lambda: DrawnBatchSizer(world.options.batch_rows, world.below),
             lambda: VirtualSpaces(world.options.spill_bytes),
             world.options.piece_bytes,
             # It would not be the same when the world is run again.
             weighs_state=False,
             copies=HalfWay(world.clock),
         )
-        self.worker = WatchedWorker(self, world.plan(self.driver), surroundings)
+        self.worker = WatchedWorker(self, world.plan(self.driver), ports)
         await self.worker.run()
 
     def idle(self) -> None:
@@ -204,7 +204,7 @@ class WorkerProcess(Process):
         if pool.wakes_at_ns is not None and pool.wakes_at_ns <= now_ns:
             return
         for runner in pool.runners:
-            for channel, end in runner.task.departures.ends.items():
+            for channel, end in runner.task.output_buffers.ends.items():
                 if end.waiting and isinstance(end.waiting[0], Barrier) and channel in pool.outgoing:
                     violate(f"I12: a barrier waits in front of {channel} in {self}: it needs no credit")
             if runner.can_run(now_ns):
@@ -220,7 +220,7 @@ class WorkerProcess(Process):
         held_up = {
             (pool.epoch, runner.task.task_id, channel, item.checkpoint_id): self.world.clock.now_us
             for runner in pool.runners
-            for channel, end in runner.task.departures.ends.items()
+            for channel, end in runner.task.output_buffers.ends.items()
             # What another parallelism has left goes before all barriers.
             if REPLAYED not in end.waiting
             for item in end.waiting

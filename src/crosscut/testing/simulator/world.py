@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from crosscut.foundation.ids import Epoch
 from crosscut.graph.specs import JobGraph
 from crosscut.protocol.effects import EndJob
-from crosscut.protocol.job.coordinator import JobTerms
+from crosscut.protocol.job.coordinator import CoordinatorSpec
 from crosscut.protocol.log.entries import SegmentOpened
 from crosscut.protocol.messages import SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -255,7 +255,7 @@ class World:
         """Return what the workers of `driver` know."""
         return plan_of(self.options, self.credentials, (driver.host, driver.port))
 
-    def terms(self, driver: int) -> JobTerms:
+    def terms(self, driver: int) -> CoordinatorSpec:
         """Return the terms of the job, for one driver."""
         return terms_of(self.options, self.graph_of(driver), driver)
 
@@ -433,7 +433,7 @@ class World:
             process.loop.unwind()
         for pool in self.pools.values():
             for task in pool.tasks:
-                if task.intake.spilled_bytes:
+                if task.input_gate.spilled_bytes:
                     self.seen["spilled"] += 1
                 task.close()
 

@@ -15,7 +15,7 @@ ReadPart = Callable[[Part], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Heritage:
+class PredecessorState:
     """What a task takes over from those of another parallelism.
 
     Attributes:

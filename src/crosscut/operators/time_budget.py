@@ -11,7 +11,7 @@ _NO_BATCH = Batch([])
 _NO_RECORDS: Iterator[Any] = iter([])
 
 
-class Course:
+class TimeBudget:
     """What the operators of a task have before them; one at a time.
 
     An operator that loops over records asks for its iterator here, and that is all that it pays: whoever

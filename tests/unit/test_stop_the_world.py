@@ -1,4 +1,4 @@
-"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.halting`."""
+"""One test for each sentence of the algorithm in `crosscut.protocol.snapshot.stop_the_world`."""
 
 import pytest
 from tests.unit.barriers import N1, N2, A, B, L, M, after
@@ -28,11 +28,11 @@ from crosscut.protocol.events import (
     TaskEvent,
 )
 from crosscut.protocol.snapshot.aligned import AlignedBarriers
-from crosscut.protocol.snapshot.halting import HaltingBarriers
+from crosscut.protocol.snapshot.stop_the_world import StopTheWorldBarriers
 
 
-def task(*inputs: ChannelId) -> HaltingBarriers:
-    return HaltingBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
+def task(*inputs: ChannelId) -> StopTheWorldBarriers:
+    return StopTheWorldBarriers(inputs, frozenset((L, M)) & frozenset(inputs))
 
 
 def test_a_source_that_is_triggered_stops_reading_sends_the_barrier_and_is_quiet() -> None:

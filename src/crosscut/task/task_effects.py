@@ -1,16 +1,16 @@
-"""The outlets of a task: lists that its performer empties after each call."""
+"""The task effects of a task: lists that its performer empties after each call."""
 
 from __future__ import annotations
 
-from crosscut.foundation.batch import Mark
+from crosscut.foundation.batch import LatencyMarker
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.task.items import Item
 from crosscut.task.requests import Errand
 
 
-class Outlets:
-    """Work that a task has left, in the order in which the outlets are to be emptied.
+class TaskEffects:
+    """Work that a task has left, in the order in which the task effects are to be emptied.
 
     Attributes:
         errands: Work for the background.
@@ -26,5 +26,5 @@ class Outlets:
         self.errands: list[Errand] = []
         self.outbox: list[tuple[ChannelId, Item]] = []
         self.emptied: list[ChannelId] = []
-        self.marks: list[Mark] = []
+        self.marks: list[LatencyMarker] = []
         self.messages: list[WorkerMessage] = []

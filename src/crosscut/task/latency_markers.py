@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from crosscut.foundation.batch import Mark
+from crosscut.foundation.batch import LatencyMarker
 from crosscut.foundation.ids import VertexId
 from crosscut.task.chain import Chain
-from crosscut.task.departures import Departures
-from crosscut.task.outlets import Outlets
+from crosscut.task.output_buffers import OutputBuffers
+from crosscut.task.task_effects import TaskEffects
 
 
-class Marks:
+class LatencyMarkers:
     """One mark at a time; of those that come meanwhile none is missed."""
 
-    def __init__(self, vertex: VertexId, chain: Chain, departures: Departures, outlets: Outlets) -> None:
+    def __init__(
+        self, vertex: VertexId, chain: Chain, output_buffers: OutputBuffers, task_effects: TaskEffects
+    ) -> None:
         self._vertex = vertex
         self._chain = chain
-        self._departures = departures
-        self._outlets = outlets
+        self._output_buffers = output_buffers
+        self._task_effects = task_effects
         self._asked_us: int | None = None
-        self._under_way: Mark | None = None
+        self._under_way: LatencyMarker | None = None
 
     @property
     def is_awaited(self) -> bool:
@@ -32,9 +34,9 @@ class Marks:
     def source_read(self) -> None:
         """The source has read records."""
         if self._asked_us is not None:
-            self._under_way, self._asked_us = Mark(self._vertex, self._asked_us), None
+            self._under_way, self._asked_us = LatencyMarker(self._vertex, self._asked_us), None
 
-    def came(self, mark: Mark) -> None:
+    def came(self, mark: LatencyMarker) -> None:
         """One came with records."""
         self._under_way = self._under_way or mark
 
@@ -48,5 +50,5 @@ class Marks:
             return
         mark, self._under_way = self._under_way, None
         if not is_over:
-            self._outlets.marks.append(mark)
-            self._departures.mark(mark)
+            self._task_effects.marks.append(mark)
+            self._output_buffers.mark(mark)

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.protocol.log.entries import CheckpointCompleted
-from crosscut.protocol.messages import CommitTogether
+from crosscut.protocol.messages import GlobalCommit
 from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, TaskSnapshot
 
 BYTES_MAX = 32 << 20
@@ -54,7 +54,7 @@ def too_long(snapshots: Iterable[TaskSnapshot], vertices: frozenset[VertexId]) -
     )
 
 
-class Together:
+class GlobalCommitter:
     """What the sinks of one job have staged and have to commit together, in one epoch at a time.
 
     Args:
@@ -106,7 +106,7 @@ class Together:
         """Return why `entry`, as `gathered` returned it, must not be appended; "" if it may."""
         return too_long(entry.snapshots, self._vertices)
 
-    def completed(self, entry: CheckpointCompleted) -> tuple[CommitTogether, ...]:
+    def completed(self, entry: CheckpointCompleted) -> tuple[GlobalCommit, ...]:
         """Note that an entry of this epoch is durable; return what first tasks have to commit."""
         if not self._vertices:
             return ()
@@ -116,7 +116,7 @@ class Together:
             for one in entry.snapshots
             if one.task.vertex in self._vertices and one.task.index == 0
         }
-        return tuple(CommitTogether(vertex, pending) for vertex, pending in sorted(self._kept.items()))
+        return tuple(GlobalCommit(vertex, pending) for vertex, pending in sorted(self._kept.items()))
 
     def committed(self, task: TaskId, n: CheckpointId) -> None:
         """Note that `task` has committed everything at or below n."""

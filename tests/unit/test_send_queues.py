@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from crosscut.foundation.ids import CheckpointId
 from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_barrier
-from crosscut.wire.lanes import Lanes, Piece
+from crosscut.wire.send_queues import Piece, SendQueues
 
 BATCH, BARRIER, PIECE = FrameType.BATCH, FrameType.BARRIER, FrameType.PIECE
 
 
-def all_of(lanes: Lanes) -> list[Piece]:
+def all_of(lanes: SendQueues) -> list[Piece]:
     found = []
     while not lanes.is_empty:
         found.append(lanes.take())
@@ -22,7 +22,7 @@ def all_of(lanes: Lanes) -> list[Piece]:
 
 
 def test_channels_take_turns_and_each_keeps_its_order() -> None:
-    lanes = Lanes()
+    lanes = SendQueues()
     for channel, payload in ((0, b"a"), (0, b"b"), (0, b"c"), (2, b"x"), (1, b"p"), (2, b"y")):
         lanes.put(channel, BATCH, payload)
     assert [(one.channel, bytes(one.payload)) for one in all_of(lanes)] == [
@@ -36,7 +36,7 @@ def test_channels_take_turns_and_each_keeps_its_order() -> None:
 
 
 def test_a_long_batch_goes_in_pieces_the_last_of_which_ends_it() -> None:
-    lanes = Lanes(piece_bytes=4)
+    lanes = SendQueues(piece_bytes=4)
     lanes.put(3, BATCH, b"0123456789")
     assert [(one.kind, bytes(one.payload)) for one in all_of(lanes)] == [
         (PIECE, b"0123"),
@@ -46,7 +46,7 @@ def test_a_long_batch_goes_in_pieces_the_last_of_which_ends_it() -> None:
 
 
 def test_a_batch_of_just_the_length_of_a_piece_is_whole() -> None:
-    lanes = Lanes(piece_bytes=4)
+    lanes = SendQueues(piece_bytes=4)
     lanes.put(0, BATCH, b"0123")
     lanes.put(0, BATCH, b"")
     assert [(one.kind, bytes(one.payload)) for one in all_of(lanes)] == [(BATCH, b"0123"), (BATCH, b"")]
@@ -54,7 +54,7 @@ def test_a_batch_of_just_the_length_of_a_piece_is_whole() -> None:
 
 def test_in_front_of_a_barrier_goes_one_piece_of_each_other_channel_however_much_waits_there() -> None:
     """100 MB wait on each of three channels; the barrier of the fourth comes last."""
-    lanes = Lanes()
+    lanes = SendQueues()
     large = bytes(100_000_000)
     for channel in range(3):
         lanes.put(channel, BATCH, large)
@@ -73,7 +73,7 @@ def test_every_channel_gets_all_of_its_own_in_order_and_nothing_waits_for_more_t
     sent: list[tuple[int, bytes, bool]], piece_bytes: int
 ) -> None:
     """Against an oracle for each channel alone; what is taken in between must not matter to it."""
-    lanes = Lanes(piece_bytes)
+    lanes = SendQueues(piece_bytes)
     wanted, got = defaultdict(list), defaultdict(list)
     pieces: dict[int, bytes] = defaultdict(bytes)
     waited = dict.fromkeys(range(4), 0)
@@ -103,7 +103,7 @@ def test_every_channel_gets_all_of_its_own_in_order_and_nothing_waits_for_more_t
 
 
 def test_only_batches_are_cut_into_pieces() -> None:
-    lanes = Lanes(piece_bytes=4)
+    lanes = SendQueues(piece_bytes=4)
     for kind in (FrameType.CREDIT, BARRIER):
         lanes.put(0, kind, b"12345678")
         assert (lanes.take().kind, lanes.is_empty) == (kind, True)

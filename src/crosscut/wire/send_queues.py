@@ -1,8 +1,8 @@
 """Turns on one connection: what several channels have to send goes a piece of each at a time.
 
-Each channel has a lane, whose frames keep their order. In front of the first frame of a lane goes at most
-one piece of each other lane, however much waits there: a barrier of one channel is not held up by the large
-batch of another. Pure: the connection says when it takes more.
+Each channel has a send queue, whose frames keep their order. Before the first frame of a send queue at most
+one piece of each other send queue is sent, however much waits there: a barrier of one channel is not held up
+by the large batch of another. Pure: the connection says when it takes more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Piece:
     payload: Payload
 
 
-class Lanes:
+class SendQueues:
     """What waits to be sent, by the number of its channel.
 
     Args:
@@ -31,7 +31,7 @@ class Lanes:
 
     def __init__(self, piece_bytes: int = PIECE_BYTES_MAX) -> None:
         self._piece_bytes = piece_bytes
-        self._lanes: dict[int, deque[tuple[FrameType, Payload]]] = {}
+        self._send_queues: dict[int, deque[tuple[FrameType, Payload]]] = {}
         self._turns: deque[int] = deque()
 
     @property
@@ -41,27 +41,27 @@ class Lanes:
 
     def waiting(self, channel: int) -> tuple[tuple[FrameType, Payload], ...]:
         """Return what waits for its turn on `channel`, in order."""
-        return tuple(self._lanes.get(channel, ()))
+        return tuple(self._send_queues.get(channel, ()))
 
     def put(self, channel: int, kind: FrameType, payload: Payload) -> None:
-        """Add a frame to the lane of its channel."""
-        lane = self._lanes.get(channel)
-        if lane is None:
-            lane = self._lanes[channel] = deque()
-        if not lane:
+        """Add a frame to the send queue of its channel."""
+        send_queue = self._send_queues.get(channel)
+        if send_queue is None:
+            send_queue = self._send_queues[channel] = deque()
+        if not send_queue:
             self._turns.append(channel)
-        lane.append((kind, payload))
+        send_queue.append((kind, payload))
 
     def take(self) -> Piece:
         """Remove what is sent next; something waits."""
         channel = self._turns.popleft()
-        lane = self._lanes[channel]
-        kind, payload = lane.popleft()
+        send_queue = self._send_queues[channel]
+        kind, payload = send_queue.popleft()
         # Only a batch is cut: whoever receives the others looks for them whole.
         if len(payload) > self._piece_bytes and kind is FrameType.BATCH:
             whole = memoryview(payload)
-            lane.appendleft((kind, whole[self._piece_bytes :]))
+            send_queue.appendleft((kind, whole[self._piece_bytes :]))
             kind, payload = FrameType.PIECE, whole[: self._piece_bytes]
-        if lane:
+        if send_queue:
             self._turns.append(channel)
         return Piece(channel, kind, payload)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
-from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.batch import Batch, LatencyMarker
 from crosscut.foundation.ids import ChannelId, CheckpointId
 from crosscut.graph.specs import SideOutput
 from crosscut.task.flow_control import ROWS_MAX, SendingEnd
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item
-from crosscut.task.outlets import Outlets
 from crosscut.task.outputs import Output
+from crosscut.task.task_effects import TaskEffects
 
 _SHARE = 2
 """Of what its channels may hold, a task makes half at a time."""
@@ -20,7 +20,7 @@ Log = Callable[[ChannelId, Batch], None]
 """Has a snapshot hold a batch that a barrier overtakes."""
 
 
-class Departures:
+class OutputBuffers:
     """The way out of one task, in order from the operators to the channels.
 
     Args:
@@ -35,7 +35,7 @@ class Departures:
             in every process.
     """
 
-    def __init__(self, outputs: Sequence[Output], outlets: Outlets, channel_bytes: int) -> None:
+    def __init__(self, outputs: Sequence[Output], task_effects: TaskEffects, channel_bytes: int) -> None:
         self.outputs = outputs
         self._by_side: dict[SideOutput | None, list[Output]] = {}
         for output in outputs:
@@ -46,7 +46,7 @@ class Departures:
         self.rows_max = ROWS_MAX
         self.measure()
         self.clogged: dict[ChannelId, None] = {}
-        self._outlets = outlets
+        self._task_effects = task_effects
 
     def look(self, channel: ChannelId) -> bool:
         """Note whether `channel` holds the task up now; return whether it did and does so no more."""
@@ -88,9 +88,9 @@ class Departures:
         """Send a batch, on each output for `side`, once its buffers are full."""
         for output in self._by_side[side]:
             if output.add(batch):
-                self._outlets.outbox += output.take()
+                self._task_effects.outbox += output.take()
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: LatencyMarker) -> None:
         """Let `mark` go on, on each output, after what was added."""
         for output in self.outputs:
             output.mark(mark)
@@ -99,12 +99,14 @@ class Departures:
         """Send the records in the output buffers."""
         for output in self.outputs:
             if output.has_buffered:
-                self._outlets.outbox += output.take()
+                self._task_effects.outbox += output.take()
 
     def send_to_all(self, item: Barrier | EndOfInput) -> None:
         """Send `item` on every channel, after all records."""
         self.flush()
-        self._outlets.outbox += [(channel, item) for output in self.outputs for channel in output.channels]
+        self._task_effects.outbox += [
+            (channel, item) for output in self.outputs for channel in output.channels
+        ]
 
     def gone(self, checkpoint_ids: Iterable[CheckpointId]) -> list[CheckpointId]:
         """Return those whose barriers wait in no channel. The outbox must be empty."""
@@ -114,7 +116,7 @@ class Departures:
     def overtake(self, n: CheckpointId, log: Log) -> None:
         """Send barrier n ahead of everything that has not left yet."""
         self.flush()
-        outbox, self._outlets.outbox = self._outlets.outbox, []
+        outbox, self._task_effects.outbox = self._task_effects.outbox, []
         leaving: dict[ChannelId, list[Item]] = {}
         for channel, item in outbox:
             leaving.setdefault(channel, []).append(item)
@@ -125,7 +127,7 @@ class Departures:
                 waiting.clear()
                 waiting.extend(items)
             else:
-                self._outlets.outbox += [(channel, item) for item in items]
+                self._task_effects.outbox += [(channel, item) for item in items]
 
     def expedite(self, n: CheckpointId, log: Log) -> None:
         """Move barrier n ahead of the items that still wait before it."""

@@ -15,7 +15,7 @@ from tests.unit.watched import E1, MS, Watched
 from crosscut.connectors.simple.generate import generate
 from crosscut.contracts.connectors import EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.contracts.metrics import Histogram
-from crosscut.foundation.batch import Batch, Mark
+from crosscut.foundation.batch import Batch, LatencyMarker
 from crosscut.foundation.ids import ChannelId, Epoch, TaskId, VertexId
 from crosscut.foundation.keys import KeyRouter
 from crosscut.host.failpoints import Failpoints
@@ -37,10 +37,10 @@ from crosscut.worker.latencies import BOUNDS
 from crosscut.worker.pool import TaskPool
 from crosscut.worker.spill_files import DiskSpace
 
-MARK, LATER = Mark("numbers", 5), Mark("numbers", 7)
+MARK, LATER = LatencyMarker("numbers", 5), LatencyMarker("numbers", 7)
 
 
-def marked(records: list[Any], mark: Mark = MARK, watermark: int | None = None) -> Batch:
+def marked(records: list[Any], mark: LatencyMarker = MARK, watermark: int | None = None) -> Batch:
     batch = Batch(records, watermark=watermark)
     batch.mark = mark
     return batch
@@ -65,9 +65,9 @@ def work(task: Task) -> None:
         task.run()
 
 
-def sent(task: Task) -> list[tuple[ChannelId, list[Any], Mark | None]]:
-    task.departures.flush()
-    items, task.outlets.outbox = task.outlets.outbox, []
+def sent(task: Task) -> list[tuple[ChannelId, list[Any], LatencyMarker | None]]:
+    task.output_buffers.flush()
+    items, task.task_effects.outbox = task.task_effects.outbox, []
     return [(channel, one.records, one.mark) for channel, one in items if isinstance(one, Batch)]
 
 
@@ -108,8 +108,8 @@ def test_a_mark_follows_its_records_through_the_chain_and_on_each_output_one_cha
     for mark in (MARK, LATER):
         task.offer(A, marked([1, 2], mark))
         work(task)
-        assert task.outlets.marks == [mark]
-        task.outlets.marks.clear()
+        assert task.task_effects.marks == [mark]
+        task.task_effects.marks.clear()
         way = X if mark == MARK else Y
         assert {channel for channel, _, found in sent(task) if found == mark} == {way, Z}
     assert task.records_in == 4, "no mark is a record"
@@ -120,7 +120,7 @@ def test_a_mark_goes_on_though_no_record_does() -> None:
     task = task_of(Map("double", lambda n: 2 * n))
     task.offer(A, marked([]))
     work(task)
-    assert (task.outlets.marks, task.records_in) == ([MARK], 0)
+    assert (task.task_effects.marks, task.records_in) == ([MARK], 0)
     assert sent(task) == [(X, [], MARK), (Z, [], MARK)]
 
 
@@ -129,10 +129,10 @@ def test_a_mark_waits_with_the_records_behind_a_barrier() -> None:
     for item in (Barrier(N1), marked([1])):
         task.offer(A, item)
     work(task)
-    assert task.outlets.marks == []
+    assert task.task_effects.marks == []
     task.offer(B, Barrier(N1))
     work(task)
-    assert task.outlets.marks == [MARK]
+    assert task.task_effects.marks == [MARK]
 
 
 def test_a_mark_waits_for_the_rest_of_its_batch() -> None:
@@ -141,7 +141,7 @@ def test_a_mark_waits_for_the_rest_of_its_batch() -> None:
     seen = []
     while task.has_work:
         task.run()
-        seen.append((task.records_in, list(task.outlets.marks)))
+        seen.append((task.records_in, list(task.task_effects.marks)))
     assert seen == [(2, []), (4, []), (5, [MARK])]
 
 
@@ -149,7 +149,7 @@ def test_a_mark_does_not_go_round_a_loop() -> None:
     task = task_of(inputs=(A, L))
     task.offer(L, marked([1]))
     work(task)
-    assert task.outlets.marks == []
+    assert task.task_effects.marks == []
     assert [mark for _, _, mark in sent(task) if mark] == []
 
 
@@ -157,10 +157,10 @@ def test_no_mark_comes_after_the_end_of_input() -> None:
     task = task_of(inputs=(A,))
     task.offer(A, EndOfInput())
     work(task)
-    task.outlets.outbox.clear()
+    task.task_effects.outbox.clear()
     task.offer(A, marked([]))
     work(task)
-    assert task.outlets.marks == [] and sent(task) == []
+    assert task.task_effects.marks == [] and sent(task) == []
 
 
 def test_the_log_of_a_snapshot_holds_records_and_no_mark() -> None:
@@ -168,15 +168,15 @@ def test_the_log_of_a_snapshot_holds_records_and_no_mark() -> None:
     task = task_of(protocol=UnalignedBarriers)
     task.offer(A, marked([1], watermark=3))
     work(task)
-    task.departures.flush()
-    task.outlets.marks.clear()
+    task.output_buffers.flush()
+    task.task_effects.marks.clear()
     for item in (marked([2]), marked([], LATER)):
         task.offer(B, item)
     task.offer(A, Barrier(N1))
     task.offer(B, marked([3]))
     task.offer(B, marked([]))
     task.offer(B, Barrier(N1))
-    (stored,) = [one.frozen for one in task.outlets.errands if isinstance(one, StoreFrozen)]
+    (stored,) = [one.frozen for one in task.task_effects.errands if isinstance(one, StoreFrozen)]
     batches = [decode_batch(one.data) for one in stored.log if not isinstance(one, SpilledBlocks)]
     assert all(one.mark is None for one in batches)
     assert sorted(record for one in batches for record in one.records) == [1, 1, 2, 3]
@@ -220,14 +220,14 @@ def test_a_source_marks_the_records_that_it_reads_next_with_the_time_of_that() -
     task = task_of(source=NowAndThen(), inputs=())
     task.marks.ask(100)
     task.run()
-    assert task.marks.is_awaited and task.outlets.marks == []
+    assert task.marks.is_awaited and task.task_effects.marks == []
     task.marks.ask(200)
     task.run()
     assert not task.marks.is_awaited
-    assert task.outlets.marks == [Mark("here", 200)]
+    assert task.task_effects.marks == [LatencyMarker("here", 200)]
     task.run()
     task.run()
-    assert len(task.outlets.marks) == 1, "once"
+    assert len(task.task_effects.marks) == 1, "once"
 
 
 class Clock:

@@ -12,10 +12,10 @@ from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.task.flow_control import ReceivingEnd
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
-from crosscut.task.outlets import Outlets
+from crosscut.task.task_effects import TaskEffects
 
 
-class Intake:
+class InputGate:
     """Reads the inputs of one task in turn, an item at a time.
 
     Args:
@@ -33,7 +33,7 @@ class Intake:
         self,
         inputs: Mapping[ChannelId, InputQueue],
         is_blocked: Callable[[ChannelId], bool],
-        outlets: Outlets,
+        task_effects: TaskEffects,
         *,
         back_edges: frozenset[ChannelId],
         channel_bytes: int,
@@ -51,7 +51,7 @@ class Intake:
         }
         self._queues = inputs
         self._is_blocked = is_blocked
-        self._outlets = outlets
+        self._task_effects = task_effects
         # Channels with something to deliver, in the turn they are served.
         self._turn: deque[ChannelId] = deque(channel for channel, queue in inputs.items() if queue)
         # None once it is over.
@@ -163,7 +163,7 @@ class Intake:
         queue.remove(barrier)
         if not queue:
             (self._turn if channel in self._turn else self._set_aside).remove(channel)
-            self._outlets.emptied.append(channel)
+            self._task_effects.emptied.append(channel)
 
     def unblock(self) -> None:
         """Channels that were blocked are so no more."""

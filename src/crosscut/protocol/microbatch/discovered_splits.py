@@ -14,7 +14,7 @@ from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
 from crosscut.protocol.messages import AssignSplits
 
 
-class FoundSplits:
+class DiscoveredSplits:
     """What was found in one epoch at a time.
 
     Attributes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.wire.strangers import ADDRESS_MAX, LINE_EVERY_S, ROOM_MAX, Lobby, Reason, Refusals
+from crosscut.wire.unauthenticated_peers import ADDRESS_MAX, LINE_EVERY_S, ROOM_MAX, Lobby, Reason, Refusals
 
 
 def lobby(seed: int = 1) -> Lobby[int]:
@@ -20,7 +20,7 @@ def addresses(count: int) -> list[str]:
     return [f"10.0.{index // 250}.{index % 250}" for index in range(count)]
 
 
-def test_there_is_room_for_a_limited_number_of_strangers() -> None:
+def test_there_is_room_for_a_limited_number_of_unauthenticated_peers() -> None:
     found = lobby()
     gone = [found.enter(peer, address) for peer, address in enumerate(addresses(2 * ROOM_MAX))]
     assert gone[:ROOM_MAX] == [None] * ROOM_MAX
@@ -122,8 +122,8 @@ STEPS = st.lists(
 @given(steps=STEPS, seed=st.integers(0, 1_000))
 def test_the_rooms_are_those_of_a_model_of_two_dicts(steps: list[tuple[str, int, int]], seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crosscut.wire.strangers.ROOM_MAX", 8)
-        patch.setattr("crosscut.wire.strangers.ADDRESS_MAX", 5)
+        patch.setattr("crosscut.wire.unauthenticated_peers.ROOM_MAX", 8)
+        patch.setattr("crosscut.wire.unauthenticated_peers.ADDRESS_MAX", 5)
         found = lobby(seed)
         silent: dict[int, str] = {}
         greeted: dict[int, str] = {}

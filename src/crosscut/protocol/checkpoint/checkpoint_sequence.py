@@ -13,21 +13,21 @@ from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.protocol import events as on
 from crosscut.protocol.checkpoint import retention
 from crosscut.protocol.checkpoint.checkpoints import Checkpoints, Failed
+from crosscut.protocol.checkpoint.global_committer import GlobalCommitter
 from crosscut.protocol.checkpoint.pending import Completion
 from crosscut.protocol.checkpoint.retention import Retention
 from crosscut.protocol.checkpoint.savepoints import Savepoints
-from crosscut.protocol.checkpoint.single_committer import Together
 from crosscut.protocol.checkpoint.termination import heads_to_close, stillness
 from crosscut.protocol.checkpoint.triggering import Triggering
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.phases import Phase
-from crosscut.protocol.job.spec import JobTerms
+from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.log.ownership import Ownership
 from crosscut.protocol.messages import CloseLoops, FailureCause, SnapshotAcknowledged
-from crosscut.protocol.splits.discovery import SplitFinding
+from crosscut.protocol.splits.discovery import SplitDiscovery
 from crosscut.protocol.splits.staged import staged_for
 
 
@@ -46,10 +46,10 @@ class Series:
 
     def __init__(
         self,
-        terms: JobTerms,
+        terms: CoordinatorSpec,
         registry: WorkerRegistry,
         log: Ownership,
-        finding: SplitFinding,
+        finding: SplitDiscovery,
         commits: Commits,
     ) -> None:
         self._loops = terms.loops
@@ -58,7 +58,7 @@ class Series:
         self._finding = finding
         self._commits = commits
         self.savepoints = Savepoints()
-        self._together = Together(terms.together)
+        self._together = GlobalCommitter(terms.together)
         self._checkpoints = Checkpoints(
             terms.checkpoints, terms.tasks, terms.sources, registry, self.savepoints, self._together
         )

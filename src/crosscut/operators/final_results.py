@@ -23,7 +23,7 @@ def ordinal_of(key: Any) -> str:
     return blake2b(encoded_key(key), digest_size=ORDINAL_BYTES).hexdigest()
 
 
-class Forerunners:
+class Predecessors:
     """What has been said already by those that had a task's keys before the parallelism changed.
 
     Args:
@@ -40,13 +40,13 @@ class Forerunners:
         return operator > 0 or ordinal <= said
 
 
-class FinalOrder:
+class FinalResultOrder:
     """Puts keys into their order, a bounded number at a time.
 
     Args:
         key_count: How many there will be, about.
         after: The ordinal of the last one that has been said; "" if none has.
-        forerunners: Whoever had some of the keys before, if they had said some of these.
+        predecessors: Whoever had some of the keys before, if they had said some of these.
         share: Which share of all ordinals it takes, and how many there are: keys that are not are left out.
     """
 
@@ -54,25 +54,25 @@ class FinalOrder:
         self,
         key_count: int,
         after: str,
-        forerunners: Forerunners | None = None,
+        predecessors: Predecessors | None = None,
         share: tuple[int, int] = (0, 1),
     ) -> None:
         self._share, self._shares = share
         self._after = after
-        self._forerunners = forerunners
+        self._predecessors = predecessors
         # By the beginning of the ordinal: they are in order, and each is put in order when it is its turn.
         self._buckets: list[list[Any]] = [[] for _ in range(1 + key_count // _KEYS_PER_BUCKET)]
 
     def add(self, keys: Iterable[Any]) -> None:
         """Add keys, each once; those that have been said are left out."""
-        buckets, after, forerunners = self._buckets, self._after, self._forerunners
+        buckets, after, predecessors = self._buckets, self._after, self._predecessors
         for key in keys:
             ordinal = ordinal_of(key)
             share, within = divmod(int(ordinal[:8], 16) * self._shares, _PREFIXES)
             if (
                 share == self._share
                 and ordinal > after
-                and (forerunners is None or not forerunners.have_said(key, ordinal))
+                and (predecessors is None or not predecessors.have_said(key, ordinal))
             ):
                 buckets[within * len(buckets) // _PREFIXES].append(key)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.proof import batches
-from tests.proof.batches import LocalJobs, Weather, run_batches
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
@@ -26,15 +26,15 @@ from crosscut.graph.specs import JobGraph
 from crosscut.microbatch.batch_process import run_partition
 from crosscut.microbatch.host_cache import (
     UNUSED_S,
-    HostParts,
+    HostCache,
     directory_of,
-    host_parts,
+    host_cache,
     name_of,
     outdated,
-    remove_host_parts,
+    remove_host_cache,
 )
 from crosscut.microbatch.ports import Routed
-from crosscut.microbatch.shuffle import Parcel, decoded_result, encoded_result
+from crosscut.microbatch.shuffle import ShuffleBlock, decoded_result, encoded_result
 from crosscut.microbatch.stage import StageOrder
 from crosscut.protocol.snapshots import Part
 from crosscut.state.rocksdb.database import FileContent
@@ -57,7 +57,7 @@ class Site:
         self.directory = tmp_path / "host"
         self.directory.mkdir(mode=0o700)
         self.root = tmp_path / "store"
-        self.one, self.other = (HostParts(self.store(), str(self.directory)) for _ in range(2))
+        self.one, self.other = (HostCache(self.store(), str(self.directory)) for _ in range(2))
 
     def store(self) -> CheckpointStore:
         return open_store(str(self.root))
@@ -193,12 +193,12 @@ def test_a_directory_is_private_and_one_that_others_may_use_is_not_used(
     url, state_dir = str(tmp_path / "store"), str(tmp_path / "state")
     store = open_store(url)
     path = Path(directory_of(url, state_dir))
-    parts = host_parts(store, url, state_dir)
+    parts = host_cache(store, url, state_dir)
     assert path.stat().st_mode & 0o777 == 0o700
     written = parts.write_part(CheckpointId(1), TASK, Epoch(1), [CONTENT])
     path.chmod(0o777)
     (path / name_of(written)).write_bytes(b"planted")
-    parts = host_parts(store, url, state_dir)
+    parts = host_cache(store, url, state_dir)
     assert "others may use it" in caplog.text
     assert parts(written) == CONTENT
     assert not parts.link(written, str(tmp_path / "linked"))
@@ -211,7 +211,7 @@ def test_a_link_to_a_directory_is_not_used(tmp_path: Path, caplog: pytest.LogCap
     elsewhere.mkdir(mode=0o700)
     os.mkdir(state_dir)
     Path(directory_of(url, state_dir)).symlink_to(elsewhere)
-    host_parts(store, url, state_dir).write_part(CheckpointId(1), TASK, Epoch(1), [CONTENT])
+    host_cache(store, url, state_dir).write_part(CheckpointId(1), TASK, Epoch(1), [CONTENT])
     assert "it is not a directory" in caplog.text
     assert not list(elsewhere.iterdir())
 
@@ -221,15 +221,15 @@ def test_directories_that_no_batch_has_used_for_long_are_removed_and_others_stay
     store = open_store(str(tmp_path / "store"))
     paths = {}
     for name in ("old", "used", "mine"):
-        host_parts(store, name, state_dir)
+        host_cache(store, name, state_dir)
         paths[name] = Path(directory_of(name, state_dir))
         long_ago = paths[name].stat().st_mtime - 2 * UNUSED_S
         os.utime(paths[name], (long_ago, long_ago))
         if name == "used":
-            HostParts(store, str(paths[name])).begin(TASK, CheckpointId(1), ())
-    host_parts(store, "mine", state_dir)
+            HostCache(store, str(paths[name])).begin(TASK, CheckpointId(1), ())
+    host_cache(store, "mine", state_dir)
     assert {name for name, path in paths.items() if path.exists()} == {"used", "mine"}
-    remove_host_parts("mine", state_dir)
+    remove_host_cache("mine", state_dir)
     assert not paths["mine"].exists()
 
 
@@ -259,8 +259,8 @@ def test_a_directory_that_somebody_else_has_made_after_a_sweep_is_not_used(
 
 
 def attempted(packed: bytes, pickled: bytes) -> tuple[int, list[Routed]]:
-    order, parcels = pickle.loads(pickled)
-    return os.getpid(), list(run_partition("job", lambda: packed, order, parcels))
+    order, shuffle_blocks = pickle.loads(pickled)
+    return os.getpid(), list(run_partition("job", lambda: packed, order, shuffle_blocks))
 
 
 class NewProcesses:
@@ -278,19 +278,19 @@ class NewProcesses:
         self.batches += 1
         said: list[Routed] = []
         for of_stage in orders:
-            brought: dict[int, list[Parcel]] = {}
-            for target, parcel in said:
-                brought.setdefault(target, []).append(parcel)
+            brought: dict[int, list[ShuffleBlock]] = {}
+            for target, shuffle_block in said:
+                brought.setdefault(target, []).append(shuffle_block)
             said = []
             for order in of_stage:
                 said += self._attempt(order, brought.get(order.partition.index, []))
-        yield from (encoded_result(index, parcel) for index, parcel in said)
+        yield from (encoded_result(index, shuffle_block) for index, shuffle_block in said)
 
-    def _attempt(self, order: StageOrder, parcels: list[Parcel]) -> list[Routed]:
+    def _attempt(self, order: StageOrder, shuffle_blocks: list[ShuffleBlock]) -> list[Routed]:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["crosscut.microbatch.batch_process"])
         with ProcessPoolExecutor(1, context) as pool:
-            pid, said = pool.submit(attempted, self._packed, pickle.dumps((order, parcels))).result()
+            pid, said = pool.submit(attempted, self._packed, pickle.dumps((order, shuffle_blocks))).result()
         self.attempts += 1
         self.pids.add(pid)
         return said
@@ -382,7 +382,7 @@ def test_a_rescaled_job_does_not_go_on_with_files_of_a_database_that_were_damage
 ) -> None:
     """It begins with parts of other tasks, of which it reads every row once."""
     state_dir, left = str(tmp_path / "state"), tmp_path / "left"
-    monkeypatch.setattr(batches, "host_parts", lambda store, url, _: host_parts(store, url, state_dir))
+    monkeypatch.setattr(batches, "host_cache", lambda store, url, _: host_cache(store, url, state_dir))
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("rescaled")
     rounds = 4
@@ -395,7 +395,7 @@ def test_a_rescaled_job_does_not_go_on_with_files_of_a_database_that_were_damage
         """See `LocalJobs`; copies what the host has before the third batch."""
 
         def __init__(self, graph: JobGraph, url: str) -> None:
-            super().__init__(graph, url, Random(1), Weather(), "rocksdb", 1)
+            super().__init__(graph, url, Random(1), FaultProfile(), "rocksdb", 1)
             self.host = Path(directory_of(url, state_dir))
             self.batches = 0
             if left.exists():

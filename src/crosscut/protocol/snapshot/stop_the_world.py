@@ -29,7 +29,7 @@ from crosscut.protocol.effects import (
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol, SnapshotState
 
 
-class HaltingBarriers(SnapshotProtocol):
+class StopTheWorldBarriers(SnapshotProtocol):
     """Naiad's synchronous snapshot."""
 
     def __init__(self, inputs: tuple[ChannelId, ...], back_edges: frozenset[ChannelId] = frozenset()) -> None:

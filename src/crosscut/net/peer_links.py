@@ -1,7 +1,7 @@
 """The connection between two workers, which carries all their channels, both ways.
 
 Frames name their channel. Credit is per channel and the receiver always reads, so a slow channel holds up
-nothing but itself. Frames that the connection does not take at once wait in lanes, and go in turns.
+nothing but itself. Frames that the connection does not take at once wait in send queues, and go in turns.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.wire.frames import PEER_LIMITS, PIECE_BYTES_MAX, Frame, FrameDecoder, FrameType, Payload
 from crosscut.wire.handshake import Proven, Role, Verdict, channels_detail
-from crosscut.wire.lanes import Lanes
+from crosscut.wire.send_queues import SendQueues
 
 
-class NeighbourHost(Protocol):
+class PeerLinkOwner(Protocol):
     """The owner of one worker's connections."""
 
-    def neighbour_proven(self, proven: Proven, end: AcceptingNeighbour) -> Verdict | None:
+    def peer_link_proven(self, proven: Proven, end: AcceptingPeerLink) -> Verdict | None:
         """Somebody genuine has connected; None: the verdict comes later."""
 
-    def neighbour_opened(self, end: Neighbour) -> None:
+    def peer_link_opened(self, end: PeerLink) -> None:
         """Its channels are ready for records."""
 
-    def neighbour_lost(self, end: Neighbour, reason: str) -> None:
+    def peer_link_lost(self, end: PeerLink, reason: str) -> None:
         """A connection is over, though nobody here closed it; it may never have been open."""
 
 
@@ -49,8 +49,8 @@ class ChannelHost(Protocol):
         """
 
 
-class Neighbour(Connection):
-    """Either end: the channels, their lanes, and the numbers of their frames.
+class PeerLink(Connection):
+    """Either end: the channels, their send queues, and the numbers of their frames.
 
     Attributes:
         peer: The worker at the other end, once that is known.
@@ -59,13 +59,13 @@ class Neighbour(Connection):
         is_over: The epoch is, or the connection: nothing that it says counts any more.
     """
 
-    _host: NeighbourHost
+    _host: PeerLinkOwner
     peer: WorkerIndex | None = None
     outgoing: dict[ChannelId, OutgoingChannel]
     incoming: dict[ChannelId, IncomingChannel]
     is_over = False
     _is_clogged = False
-    _lanes: Lanes
+    _send_queues: SendQueues
     _channels: Sequence[OutgoingChannel | IncomingChannel] = ()
 
     def carry(
@@ -83,7 +83,7 @@ class Neighbour(Connection):
         """
         self.peer = peer
         self.outgoing, self.incoming = {}, {}
-        self._lanes = Lanes(piece_bytes)
+        self._send_queues = SendQueues(piece_bytes)
         self._sequences = [0] * len(channels)
         ends: list[OutgoingChannel | IncomingChannel] = []
         for number, channel in enumerate(channels):
@@ -106,12 +106,12 @@ class Neighbour(Connection):
 
     def waiting(self, number: int) -> tuple[tuple[FrameType, Payload], ...]:
         """Return what a channel has to send and the transport has not got yet, in order."""
-        return self._lanes.waiting(number)
+        return self._send_queues.waiting(number)
 
     def opened(self) -> None:
         if self._transport is not None:
             bound_unsent(self._transport)
-        self._host.neighbour_opened(self)
+        self._host.peer_link_opened(self)
 
     def received(self, frame: Frame) -> None:
         if not self.is_over:
@@ -120,10 +120,10 @@ class Neighbour(Connection):
     def lost(self, reason: str) -> None:
         if not self.is_over:
             self.is_over = True
-            self._host.neighbour_lost(self, reason)
+            self._host.peer_link_lost(self, reason)
 
     def pause_writing(self) -> None:
-        """Keep frames in lanes: the transport would send them in the order it got them."""
+        """Keep frames in send queues: the transport would send them in the order it got them."""
         self._is_clogged = True
 
     def resume_writing(self) -> None:
@@ -137,41 +137,41 @@ class Neighbour(Connection):
         self.close("the epoch is over")
 
     def _send_later(self, number: int, kind: FrameType, payload: Payload) -> None:
-        self._lanes.put(number, kind, payload)
+        self._send_queues.put(number, kind, payload)
         if not self._is_clogged:
             self._send_on()
 
     def _send_on(self) -> None:
-        lanes = self._lanes
-        while not (self._is_clogged or lanes.is_empty):
-            piece = lanes.take()
+        send_queues = self._send_queues
+        while not (self._is_clogged or send_queues.is_empty):
+            piece = send_queues.take()
             self._sequences[piece.channel] += 1
             self.send(
                 piece.kind, piece.payload, channel=piece.channel, sequence=self._sequences[piece.channel]
             )
 
 
-class ConnectingNeighbour(Neighbour, ConnectingSide):
+class ConnectingPeerLink(PeerLink, ConnectingSide):
     """The end of the worker that connects."""
 
     def __init__(
-        self, host: NeighbourHost, credentials: Credentials, epoch: Epoch, channels: Sequence[ChannelId]
+        self, host: PeerLinkOwner, credentials: Credentials, epoch: Epoch, channels: Sequence[ChannelId]
     ) -> None:
         decoder = FrameDecoder(PEER_LIMITS, sequenced=True)
         super().__init__(credentials, Role.WORKER_TO_WORKER, epoch, channels_detail(channels), decoder)
         self._host = host
-        self._lanes = Lanes()
+        self._send_queues = SendQueues()
 
 
-class AcceptingNeighbour(Neighbour, AcceptingSide):
+class AcceptingPeerLink(PeerLink, AcceptingSide):
     """The end of the worker that is connected to; which channels it carries, the handshake says."""
 
-    def __init__(self, host: NeighbourHost, listener: Listener, credentials: Credentials) -> None:
+    def __init__(self, host: PeerLinkOwner, listener: Listener, credentials: Credentials) -> None:
         decoder = FrameDecoder(PEER_LIMITS, sequenced=True)
         super().__init__(listener, credentials, Role.WORKER_TO_WORKER, decoder)
         self._host = host
         # The handshake may clog a transport, too.
-        self._lanes = Lanes()
+        self._send_queues = SendQueues()
 
     def decide(self, proven: Proven) -> Verdict | None:
-        return self._host.neighbour_proven(proven, self)
+        return self._host.peer_link_proven(proven, self)

@@ -9,13 +9,13 @@ from tests.simulation.conversation import K0, Talk, both, deletes, paths
 
 from crosscut.contracts.connectors import CommitPermit
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
-from crosscut.protocol.checkpoint import single_committer as together_module
-from crosscut.protocol.checkpoint.single_committer import Together
+from crosscut.protocol.checkpoint import global_committer as together_module
+from crosscut.protocol.checkpoint.global_committer import GlobalCommitter
 from crosscut.protocol.effects import AnnounceCommitted, CancelTimer, CommitTransactions
 from crosscut.protocol.events import CommitAuthorised, CommitSucceeded, Timer, TransactionPrepared
 from crosscut.protocol.job.coordinator import Coordinator, Phase
 from crosscut.protocol.log.entries import CheckpointCompleted
-from crosscut.protocol.messages import AbortCheckpoint, CommitTogether
+from crosscut.protocol.messages import AbortCheckpoint, GlobalCommit
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import KnownCommitted, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.wire.frames import CONTROL_LIMITS, FrameType
@@ -43,8 +43,8 @@ def pending_in(one: CheckpointCompleted) -> list[tuple[PendingTransaction, ...]]
     return [each.snapshot.pending for each in one.snapshots]
 
 
-def together() -> Together:
-    found = Together(frozenset({OUT}))
+def together() -> GlobalCommitter:
+    found = GlobalCommitter(frozenset({OUT}))
     found.begin()
     return found
 
@@ -56,7 +56,7 @@ def test_in_the_entry_all_of_it_is_the_first_tasks_and_it_is_told_to_commit_it()
     )
     of_all = staged(N1, "a1", "c1") + staged(N2, "a2", "b2")
     assert pending_in(gathered) == [of_all, (), ()]
-    assert machine.completed(gathered) == (CommitTogether(OUT, of_all),)
+    assert machine.completed(gathered) == (GlobalCommit(OUT, of_all),)
 
 
 def test_other_sinks_keep_what_they_have() -> None:
@@ -64,7 +64,7 @@ def test_other_sinks_keep_what_they_have() -> None:
     plain = entry(N1, staged(N1, "a"), staged(N1, "b"), vertex=OTHER)
     assert machine.gathered(plain) == plain
     assert machine.completed(plain) == ()
-    assert Together(frozenset()).gathered(plain) is plain
+    assert GlobalCommitter(frozenset()).gathered(plain) is plain
 
 
 def test_what_is_complete_and_not_known_to_be_committed_is_in_every_entry_that_follows() -> None:
@@ -126,7 +126,7 @@ def test_what_no_message_could_hold_is_not_appended(monkeypatch: pytest.MonkeyPa
         "may take 2000"
     )
     plain = entry(N1, staged(N1, "a" * 3_000), vertex=OTHER)
-    assert machine.problem(plain) == Together(frozenset()).problem(plain) == ""
+    assert machine.problem(plain) == GlobalCommitter(frozenset()).problem(plain) == ""
 
 
 def test_a_checkpoint_with_more_than_that_fails_and_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

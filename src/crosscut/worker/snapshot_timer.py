@@ -8,7 +8,7 @@ from crosscut.protocol.telemetry import SnapshotTimes
 
 
 @dataclass(slots=True)
-class Begun:
+class SnapshotTimer:
     """When a snapshot had come how far; None: it has not, or never does."""
 
     barrier_ns: int | None = None

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 Peer = TypeVar("Peer", bound=Hashable)
 
 ROOM_MAX = 256
-"""Strangers of one kind at a time, in all."""
+"""Unauthenticated peers of one kind at a time, in all."""
 ADDRESS_MAX = 192
 """Of them, so many from one address."""
 LINE_EVERY_S = 60.0
@@ -27,7 +27,7 @@ LINE_EVERY_S = 60.0
 
 
 class Reason(Enum):
-    """Why a stranger was refused."""
+    """Why an unauthenticated peer was refused."""
 
     CROWDED = "too many at once"
     LATE = "no handshake within the deadline"
@@ -36,7 +36,7 @@ class Reason(Enum):
 
 
 class _Room(Generic[Peer]):
-    """Strangers by address, in no order: one can be drawn, and removed, at once."""
+    """Unauthenticated peers by address, in no order: one can be drawn, and removed, at once."""
 
     def __init__(self) -> None:
         self._by_address: dict[str, list[Peer]] = {}
@@ -66,7 +66,7 @@ class _Room(Generic[Peer]):
         return address
 
     def too_many(self, address: str) -> list[Peer]:
-        """Return the strangers of whom one has to go, after one from `address` has come."""
+        """Return the unauthenticated peers of whom one has to go, after one from `address` has come."""
         if len(self._by_address[address]) > ADDRESS_MAX:
             return self._by_address[address]
         if len(self._where) > ROOM_MAX:
@@ -75,7 +75,7 @@ class _Room(Generic[Peer]):
 
 
 class Lobby(Generic[Peer]):
-    """The strangers of one listener.
+    """The unauthenticated peers of one listener.
 
     Args:
         draw: Returns a number from 0 to n - 1 for n, any of them equally likely, and none foreseeable.
@@ -94,7 +94,7 @@ class Lobby(Generic[Peer]):
         return [*self._silent._where, *self._greeted._where]
 
     def enter(self, peer: Peer, address: str) -> Peer | None:
-        """Let a stranger in; return who has to go for it, perhaps itself, and is in no room any more."""
+        """Let a peer in; return the one that has to go for it, perhaps itself, and is in no room any more."""
         return self._into(self._silent, peer, address)
 
     def greeted(self, peer: Peer) -> Peer | None:
@@ -118,7 +118,7 @@ class Lobby(Generic[Peer]):
 
 
 class Refusals:
-    """Counts the strangers that were refused, and says so from time to time.
+    """Counts the unauthenticated peers that were refused, and says so from time to time.
 
     Attributes:
         counts: By the text of the reason, since the listener was made.

@@ -12,8 +12,8 @@ from crosscut.operators.building import NewState
 from crosscut.protocol.log.recovery import FromMemory, FromNothing, restore_from
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
-from crosscut.state.heritage import Heritage
 from crosscut.state.keyed import KeyedState
+from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.reading import ReadPart, is_of_database, stored_blocks
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.worker.backends import MEMORY, StateBackend
@@ -32,7 +32,7 @@ class Patient(Protocol):
         """Let others run for a moment."""
 
 
-class StateAtHand:
+class LocalStateCache:
     """Keyed state that a surviving worker keeps between epochs, by task.
 
     Args:
@@ -51,12 +51,12 @@ class StateAtHand:
         parts: Sequence[Part],
         read_part: ReadPart,
         host: Patient,
-        heritage: Heritage | None = None,
+        predecessor_state: PredecessorState | None = None,
     ) -> KeyedState:
         """Return the state of `task` at checkpoint `restore`: the one at hand, or `empty`, filled.
 
         Args:
-            heritage: The parts are those of several tasks, of another parallelism; None: of this one.
+            predecessor_state: The parts are of several tasks, of another parallelism; None: of this one.
 
         Raises:
             StoreError: A part is missing or damaged.
@@ -77,7 +77,7 @@ class StateAtHand:
                 # What is filled only halfway is closed by the next attempt.
                 self._states[task] = empty
         if not isinstance(source, FromNothing):
-            await _fill(empty, restore, parts, read_part, host, heritage)
+            await _fill(empty, restore, parts, read_part, host, predecessor_state)
         return empty
 
     def new_state(self, task: TaskId) -> NewState:
@@ -137,10 +137,10 @@ async def _fill(
     parts: Sequence[Part],
     read_part: ReadPart,
     host: Patient,
-    heritage: Heritage | None,
+    predecessor_state: PredecessorState | None,
 ) -> None:
-    if heritage is not None:
-        await _inherit(state, restore, read_part, host, heritage)
+    if predecessor_state is not None:
+        await _inherit(state, restore, read_part, host, predecessor_state)
     elif isinstance(state, RocksState):
         await host.in_thread(state.restore, parts, read_part, restore, stored_blocks)
     else:
@@ -148,16 +148,20 @@ async def _fill(
 
 
 async def _inherit(
-    state: KeyedState, restore: CheckpointId, read_part: ReadPart, host: Patient, heritage: Heritage
+    state: KeyedState,
+    restore: CheckpointId,
+    read_part: ReadPart,
+    host: Patient,
+    predecessor_state: PredecessorState,
 ) -> None:
     """Take what belongs to a task out of the parts of several."""
     if isinstance(state, RocksState):
-        await host.in_thread(state.inherit, heritage, read_part, restore)
+        await host.in_thread(state.inherit, predecessor_state, read_part, restore)
         return
 
     def blocks(scratch: str) -> Iterator[Block]:
-        for position in range(len(heritage.chains)):
-            yield from heritage.blocks(position, state, read_part, f"{scratch}-{position}")
+        for position in range(len(predecessor_state.chains)):
+            yield from predecessor_state.blocks(position, state, read_part, f"{scratch}-{position}")
 
     with tempfile.TemporaryDirectory(prefix="crosscut-read-") as directory:
         found = await host.in_thread(lambda: list(blocks(os.path.join(directory, "database"))))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from crosscut.operators.course import Course
+from crosscut.operators.time_budget import TimeBudget
 
 SLICE_NS = 2_000_000
 """How long a slice should take: barriers and sockets wait meanwhile."""
@@ -46,18 +46,18 @@ _SLICES_BETWEEN_TRIALS = 32
 """When so many long slices had one size, another one is tried: which of the costs it is may have changed."""
 
 
-class Pace(ABC):
+class BatchSizer(ABC):
     """Says how much of its input a task takes at a time.
 
     Attributes:
         rows: Records that the next slice takes at most.
         patience_ns: When the slice has taken so long, the rest of its records goes back.
-        course: By which that is done.
+        time_budget: By which that is done.
     """
 
     rows: int
     patience_ns: int
-    course: Course
+    time_budget: TimeBudget
 
     @abstractmethod
     def took(self, rows: int, elapsed_ns: int) -> None:
@@ -81,7 +81,7 @@ class _Size:
     last: int
 
 
-class AdaptivePace(Pace):
+class AdaptiveBatchSizer(BatchSizer):
     """Tells the two costs apart by slices of different sizes: a straight line through their means.
 
     Args:
@@ -96,7 +96,7 @@ class AdaptivePace(Pace):
         self._sizes: dict[int, _Size] = {}
         self._slices = 0
         self._surprises = self._trial_slices_left = 0
-        self.course = Course()
+        self.time_budget = TimeBudget()
         self.start_over()
 
     def start_over(self) -> None:

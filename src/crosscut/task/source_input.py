@@ -16,7 +16,7 @@ from crosscut.task.chain import Chain
 from crosscut.task.splits import SplitQueue, splits_from_json
 
 
-class SplitReading:
+class SourceInput:
     """What a source task reads next, and what its chain hears of the splits.
 
     Args:

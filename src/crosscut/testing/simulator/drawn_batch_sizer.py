@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from crosscut.foundation.batch import Batch
-from crosscut.operators.course import Course
-from crosscut.worker.pace import Pace
+from crosscut.operators.time_budget import TimeBudget
+from crosscut.worker.batch_sizer import BatchSizer
 
 _ENDS_ONE_IN = 5
 
 
-class DrawnPace(Pace):
+class DrawnBatchSizer(BatchSizer):
     """Another number of records for each slice.
 
     Args:
@@ -25,7 +25,7 @@ class DrawnPace(Pace):
         self._below = below
         self.rows = 1 + below(rows_max)
         self.patience_ns = 0
-        self.course = DrawnCourse(below)
+        self.time_budget = DrawnTimeBudget(below)
 
     def took(self, rows: int, elapsed_ns: int) -> None:
         self.rows = 1 + self._below(self._rows_max)
@@ -34,7 +34,7 @@ class DrawnPace(Pace):
         """There is nothing to learn."""
 
 
-class DrawnCourse(Course):
+class DrawnTimeBudget(TimeBudget):
     """Ends slices early, as a signal does in a real worker, at the same places: it shortens a
     list before it is gone through, which looks to the operator as if it were done meanwhile.
 
