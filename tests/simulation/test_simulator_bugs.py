@@ -903,7 +903,7 @@ def rest_of_a_batch_sent_after_what_follows_it(patch: pytest.MonkeyPatch) -> Non
     def take(self: SendQueues) -> Piece:
         piece = plain(self)
         if piece.kind is FrameType.PIECE:
-            self._lanes[piece.channel].rotate(-1)
+            self._send_queues[piece.channel].rotate(-1)
         return piece
 
     patch.setattr(SendQueues, "take", take)

@@ -20,14 +20,16 @@ from crosscut.testing.sink_targets import (
 
 
 def check_a_refused_record_never_gets_past_prepare(target: SinkTarget) -> None:
-    """Without dead letters it is an error that names it, and nothing of its transaction is ever visible."""
+    """Without dead letters it is an error that names it, also if there are others behind it, and nothing of
+    its transaction is ever visible.
+    """
     if target.refused is None:
         return
     writer = open_writer(target.sink, 1)
     first = stage(writer, target.records(0, 2), 1)
     refused = target.refused(0)
     try:
-        writer.write([*target.records(2, 3), refused])
+        writer.write([refused, *target.records(2, 3), target.refused(1)])
         prepare(writer, writer.rotate(CheckpointId(2)))
     except RefusedRecordError as error:
         require(bool(error.record) and bool(error.reason), f"{error!r} names no record, or no reason")

@@ -81,6 +81,9 @@ def tried(
             else:
                 middle = (start + end) // 2
                 left += [(middle, end), (start, middle)]
+    if refused and only_first:
+        # The rows that are left have not been tried: others of them may be refused, too.
+        return Tried(tuple(refused), b"")
     if refused:
         accepted = without(rows, refused)
         data = encode(accepted) if accepted else b""

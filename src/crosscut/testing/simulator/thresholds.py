@@ -19,7 +19,7 @@ THRESHOLDS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "slices of a state": (("state.slot_parts",), "SLICES", (2, 4)),
     "steps of background work": (("worker.background",), "SLICE_STEPS_MAX", (1, 2)),
     "keys in a step of final results": (("operators.keyed",), "_KEYS_PER_STEP", (1, 2)),
-    "keys in a bucket of final results": (("operators.final",), "_KEYS_PER_BUCKET", (1, 2)),
+    "keys in a bucket of final results": (("operators.final_results",), "_KEYS_PER_BUCKET", (1, 2)),
     "timers that fire at once": (("operators.process",), "TIMERS_AT_ONCE_MAX", (1, 3)),
     "timers that fire at once at the end": (("operators.process",), "AT_THE_END_EACH", (1,)),
     "timers that are loaded in a step": (("state.timers",), "ROWS_PER_STEP", (1, 3)),
