@@ -52,11 +52,11 @@ def protobuf_classes() -> tuple[Any, Any, Any]:
     file: Any = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
     order.field.add(name="id", number=1, type=3, label=1)
-    parcel = file.message_type.add(name="ShuffleBlock")
+    parcel = file.message_type.add(name="Parcel")
     parcel.nested_type.add(name="Size").field.add(name="width", number=1, type=3, label=1)
     pool: Any = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    names = ("shop.Order", "shop.ShuffleBlock", "shop.ShuffleBlock.Size")
+    names = ("shop.Order", "shop.Parcel", "shop.Parcel.Size")
     one, two, three = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
     return one, two, three
 
