@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pydantic
@@ -145,6 +145,78 @@ def test_classes_of_pydantic_are_validated_wherever_they_are_nested(kind: Any, g
             decode(bad)
 
 
+T = TypeVar("T")
+
+
+class GenericStruct(msgspec.Struct, Generic[T]):
+    value: T
+
+
+@dataclasses.dataclass
+class Page(Generic[T]):
+    items: list[T]
+
+
+class GenericDict(typing_extensions.TypedDict, Generic[T]):
+    value: T
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (GenericStruct[int], '{"value": 1}', '{"value": "x"}'),
+        (Page[int], '{"items": [1]}', '{"items": ["x"]}'),
+        (GenericDict[int], '{"value": 1}', '{"value": "x"}'),
+        (list[GenericStruct[int]], '[{"value": 1}]', '[{"value": "x"}]'),
+        (Page[Payment], f'{{"items": [{GOOD}]}}', '{"items": [1]}'),
+    ],
+)
+def test_generic_classes_are_decoded_with_what_they_are_generic_over(kind: Any, good: str, bad: str) -> None:
+    for decode in (cc.json(kind), pickle.loads(pickle.dumps(cc.json(kind)))):
+        assert decode(good) == msgspec.json.decode(good, type=kind)
+        with pytest.raises(ValueError, match=r"int|object"):
+            decode(bad)
+    assert not [name for name in vars(Page) if "msgspec" in name], "it could not be pickled by value"
+
+
+@dataclasses.dataclass
+class GenericWithModel(Generic[T]):
+    payment: ModelPayment
+    value: T
+
+
+def test_classes_of_pydantic_are_found_in_generic_ones() -> None:
+    kind = GenericWithModel[Payment]
+    good = f'{{"payment": {GOOD}, "value": {GOOD}}}'
+    for decode in (cc.json(kind), pickle.loads(pickle.dumps(cc.json(kind)))):
+        assert decode(good) == pydantic.TypeAdapter(kind).validate_json(good)
+        with pytest.raises(ValueError, match="amount"):
+            decode(f'{{"payment": {{"card": "A"}}, "value": {GOOD}}}')
+
+
+@dataclasses.dataclass
+class PageOfModels(Page[ModelPayment]):
+    """Pydantic would take items of any type here."""
+
+
+@dataclasses.dataclass
+class SetsPathItself:
+    card: str
+    path: Path = dataclasses.field(default=Path("here"), init=False)
+
+
+@dataclasses.dataclass
+class NeedsPath:
+    path: Path = dataclasses.field(init=False)
+
+
+def test_a_field_that_the_class_sets_itself_may_be_of_any_type() -> None:
+    assert cc.json(SetsPathItself)('{"card": "A"}') == SetsPathItself("A")
+    assert cc.json(list[SetsPathItself])('[{"card": "A"}]') == [SetsPathItself("A")]  # type: ignore[comparison-overlap]
+    with pytest.raises(SettingsError, match="Path"):
+        cc.json(NeedsPath)
+
+
 class Plain:
     card: str
 
@@ -185,6 +257,7 @@ class ModelOfStruct(msgspec.Struct):
         (dict[str, HasPlain], r"Plain at `\$\.other`"),
         (HasPath, r"Path at `\$\.path`"),
         (Mixed, "Mixed"),
+        (PageOfModels, "ModelPayment"),
         (HasMixed, "Mixed"),
         (Undefined, "Undefined"),
         (ModelOfStruct, "ModelOfStruct"),
@@ -226,7 +299,19 @@ def decodings(decode: Any) -> Iterator[Callable[[], object]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [Payment, StructPayment, ModelPayment, Checked, TuplePayment, DictPayment, list[Payment], Item],
+    [
+        Payment,
+        StructPayment,
+        ModelPayment,
+        Checked,
+        TuplePayment,
+        DictPayment,
+        list[Payment],
+        list[int],
+        Page[int],
+        GenericDict[int],
+        Item,
+    ],
 )
 def test_a_class_as_decode_is_refused_with_what_was_meant(kind: Any) -> None:
     name = getattr(kind, "__name__", "")
@@ -243,6 +328,25 @@ async def awaited(data: object) -> object:
 def test_a_function_that_can_not_be_called_with_what_is_decoded_is_refused(function: Any) -> None:
     for make in decodings(function):
         with pytest.raises((SettingsError, ConnectorError), match=r"decode.*(called with|async)"):
+            make()
+
+
+class Wrapped(Generic[T]):
+    def __init__(self, data: T) -> None:
+        self.data = data
+
+
+class WrappedTwice(Generic[T]):
+    def __init__(self, one: T, other: T) -> None:
+        pass
+
+
+def test_a_generic_class_without_declared_fields_is_called_as_the_class_is() -> None:
+    for kind in (Wrapped, Wrapped[int], Wrapped[Payment]):
+        for make in decodings(kind):
+            make()
+    for make in decodings(WrappedTwice[int]):
+        with pytest.raises((SettingsError, ConnectorError), match="WrappedTwice takes"):
             make()
 
 

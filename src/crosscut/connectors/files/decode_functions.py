@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any, get_origin
+from typing import Any, Generic, get_origin
 
 from crosscut.foundation.callables import function_problem
 
@@ -33,7 +33,10 @@ def encode_problem(encode: Callable[..., Any]) -> str:
 
 def _has_fields(kind: Any) -> bool:
     """Return whether `kind` is a class that declares fields, or a type such as `list[Payment]`."""
-    return get_origin(kind) is not None or (
+    origin = get_origin(kind)
+    if isinstance(origin, type) and issubclass(origin, Generic):
+        return _has_fields(origin)
+    return origin is not None or (
         isinstance(kind, type)
         and (
             is_dataclass(kind)

@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from inspect import get_annotations
 from typing import Any, ForwardRef, Generic, TypeVar, get_args, get_origin
@@ -29,9 +29,10 @@ def json(kind: type[T]) -> TypedJson[T]:
     field.
 
     Args:
-        kind: A dataclass, a `msgspec.Struct`, a `TypedDict`, a named tuple or `list[...]` of such, which
-            msgspec decodes; or a pydantic model or dataclass. Where one of pydantic's is nested in another
-            type, pydantic decodes all of it. Needs msgspec or pydantic, on the workers too.
+        kind: A dataclass, a `msgspec.Struct`, a `TypedDict`, a named tuple (of a JSON array only) or
+            `list[...]` of such, which msgspec decodes; or a pydantic model or dataclass. Where one of
+            pydantic's is nested in another type, pydantic decodes all of it. Needs msgspec or pydantic, on
+            the workers too.
 
     Raises:
         SettingsError: `kind` is no such type, or has a field of a type that can't be decoded.
@@ -156,7 +157,7 @@ def _is_declared(kind: Any) -> bool:
     return (
         (isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "__annotations__")))
         or hasattr(kind, "__struct_fields__")
-        or any(map(_is_declared, get_args(kind)))
+        or (get_origin(kind) is not None and any(map(_is_declared, (get_origin(kind), *get_args(kind)))))
     )
 
 
@@ -173,8 +174,18 @@ def _check_decodable(kind: Any) -> None:
                 _check_custom(one.cls, path)
             if type(one).__name__ == "Field":
                 waiting.append((one.type, f"{path}.{one.encode_name}"))
+            elif type(one).__name__ == "DataclassType":
+                unset = _set_by_class(one.cls)
+                waiting += [(each, path) for each in one.fields if each.required or each.name not in unset]
             else:
                 waiting += [(getattr(one, name), path) for name in one.__struct_fields__]
+
+
+def _set_by_class(kind: Any) -> frozenset[str]:
+    """Return the fields of a dataclass, or of a class of attrs, that `__init__` does not take."""
+    found = get_origin(kind) or kind
+    declared = fields(found) if is_dataclass(found) else found.__attrs_attrs__
+    return frozenset(each.name for each in declared if not each.init)
 
 
 def _check_custom(kind: Any, path: str) -> None:
@@ -208,7 +219,7 @@ def _classes_in(kind: Any) -> Iterator[type]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        waiting += get_args(one)
+        waiting += [get_origin(one), *get_args(one)]
         if isinstance(one, type):
             yield one
             waiting += _names_in(one).values()
