@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any, cast
 
 import pytest
 
 import crosscut as cc
 from crosscut.errors import ConnectorError, CrosscutError, FlowError, SettingsError
+from crosscut.testing import ProcessHarness
 
 SCHEMAS = cc.kafka.SchemaRegistry("http://localhost:1")
 
@@ -24,6 +26,66 @@ class Payment:
 
 async def awaited(*of: object) -> object:
     return of
+
+
+async def yielding(*of: object) -> AsyncIterator[object]:
+    yield of
+
+
+class Awaited:
+    async def __call__(self, *of: object) -> object:
+        return of
+
+
+class Yielding:
+    async def __call__(self, *of: object) -> AsyncIterator[object]:
+        yield of
+
+
+class AwaitedObjects:
+    """The class itself is no async function: it makes objects that are."""
+
+    def __init__(self, *of: object) -> None:
+        pass
+
+    async def __call__(self) -> None:
+        pass
+
+
+ASYNC: list[Any] = [
+    awaited,
+    yielding,
+    Awaited(),
+    Yielding(),
+    partial(awaited, 1),
+    partial(yielding),
+    partial(Awaited()),
+    partial(partial(Yielding(), 1), 2),
+    Awaited().__call__,
+]
+
+
+def of_two(key: object, value: object) -> object:
+    return key, value
+
+
+def of_one(record: object) -> object:
+    return record
+
+
+@wraps(of_two)
+def adapted(*of: object) -> object:
+    return of_two(of, of)
+
+
+@wraps(of_two)
+def adapted_to_one(message: object) -> object:
+    return of_two(message, message)
+
+
+@wraps(of_one)
+def adapted_to_two(key: object, value: object) -> object:
+    return of_one((key, value))
 
 
 # Everything that takes a function of a record, a text, a message or a value that can't be decoded.
@@ -55,6 +117,38 @@ def test_a_function_that_can_not_be_called_is_refused_when_it_is_given(
 ) -> None:
     with pytest.raises((SettingsError, ConnectorError), match=r"called with|async"):
         MAKERS[name](function)
+
+
+@pytest.mark.parametrize("function", ASYNC)
+def test_what_gives_nothing_but_something_to_await_is_refused_everywhere(function: Any) -> None:
+    stream = cc.Flow("f").source(cc.items([1]))
+    for make in (
+        *MAKERS.values(),
+        lambda one: cc.kafka.source("localhost:1", "t", decode=one),
+        lambda one: cc.files.read_jsonl("*", decode=one),
+        lambda one: cc.kafka.sink("localhost:1", "t", encode_value=one),
+        stream.map,
+        stream.filter,
+        stream.flat_map,
+        stream.key_by,
+        lambda one: cc.Flow("f").invariant("i", one),
+        lambda one: stream.iterate(one),
+    ):
+        with pytest.raises(CrosscutError, match="async"):
+            make(function)
+
+
+def test_a_class_of_async_objects_is_called_as_a_class() -> None:
+    cc.kafka.source("localhost:1", "t", decode=AwaitedObjects)
+
+
+def test_an_adapter_is_judged_by_what_it_takes_itself_unless_it_takes_anything() -> None:
+    decode: Any
+    for decode in (adapted_to_one, partial(adapted_to_one)):
+        cc.kafka.source("localhost:1", "t", decode=decode)
+    for decode in (adapted_to_two, adapted):
+        with pytest.raises(ConnectorError, match=r"called with \(message\).*\(key.*value"):
+            cc.kafka.source("localhost:1", "t", decode=decode)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -112,3 +206,72 @@ def test_a_schema_of_avro_that_is_none_is_refused() -> None:
         with pytest.raises(ConnectorError, match="schema"):
             SCHEMAS.avro_encoder("subject", schema)
     SCHEMAS.avro_encoder("subject", {"type": "record", "name": "A", "fields": []})
+
+
+class Quiet(cc.KeyedProcess[Any, Any]):
+    def on_record(self, record: Any, ctx: cc.Context) -> list[Any]:
+        return [record]
+
+
+class AsyncRecords(cc.KeyedProcess[Any, Any]):
+    async def on_record(self, record: Any, ctx: cc.Context) -> list[Any]:  # type: ignore[override]
+        return [record]
+
+
+class YieldingRecords(cc.KeyedProcess[Any, Any]):
+    async def on_record(self, record: Any, ctx: cc.Context) -> AsyncIterator[Any]:  # type: ignore[override]
+        yield record
+
+
+class AsyncTimer(Quiet):
+    async def on_timer(self, time: int, ctx: cc.Context) -> None:  # type: ignore[override]
+        pass
+
+
+class AsyncProcessingTimer(Quiet):
+    async def on_processing_timer(self, time: int, ctx: cc.Context) -> None:  # type: ignore[override]
+        pass
+
+
+class AsyncOpen(Quiet):
+    async def open(self) -> None:  # type: ignore[override]
+        pass
+
+
+class AsyncClose(Quiet):
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+
+@pytest.mark.parametrize(
+    ("process", "method"),
+    [
+        (AsyncRecords(), "on_record"),
+        (YieldingRecords(), "on_record"),
+        (AsyncTimer(), "on_timer"),
+        (AsyncProcessingTimer(), "on_processing_timer"),
+        (AsyncOpen(), "open"),
+        (AsyncClose(), "close"),
+    ],
+)
+def test_a_process_with_a_method_that_nobody_awaits_is_refused(process: Any, method: str) -> None:
+    keyed = cc.Flow("f").source(cc.items([1])).key_by(lambda record: record)
+    for make in (keyed.process, lambda process: ProcessHarness(process)):
+        with pytest.raises(FlowError, match=f"{method}: .*async"):
+            make(process)
+
+
+class AsyncOther(cc.ConnectedProcess[Any, Any, Any]):
+    def on_record(self, record: Any, ctx: cc.Context) -> list[Any]:
+        return [record]
+
+    async def on_other(self, record: Any, ctx: cc.Context) -> list[Any]:  # type: ignore[override]
+        return [record]
+
+
+def test_so_is_one_that_reads_two_streams() -> None:
+    flow = cc.Flow("f")
+    one = flow.source(cc.items([1])).key_by(lambda record: record)
+    other = flow.source(cc.items([2])).key_by(lambda record: record)
+    with pytest.raises(FlowError, match=r"on_other: .*async"):
+        one.connect(other).process(AsyncOther())

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from crosscut.contracts.context import Context
 from crosscut.contracts.state import Cells, State, ValueState
 from crosscut.errors import FlowError
-from crosscut.foundation.callables import argument_problem, name_of, several
+from crosscut.foundation.callables import function_problem, name_of, several
 
 RecordT = TypeVar("RecordT")
 ResultT = TypeVar("ResultT")
@@ -126,10 +126,16 @@ def states_of(process: KeyedProcess[Any, Any]) -> tuple[tuple[str, str], ...]:
     return (*forms, *((name, TIMERS) for name in timer_tables(process)))
 
 
-def timer_problem(process: KeyedProcess[Any, Any]) -> str:
-    """Return what is wrong with the methods that timers call, "" if nothing is."""
-    for method in (process.on_timer, process.on_processing_timer):
-        if problem := argument_problem(method, "time", "ctx"):
+def call_problem(process: KeyedProcess[Any, Any]) -> str:
+    """Return why methods that a process has besides `on_record` can't be called, "" if they can."""
+    calls: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+        (process.open, ()),
+        (process.on_timer, ("time", "ctx")),
+        (process.on_processing_timer, ("time", "ctx")),
+        (process.close, ()),
+    )
+    for method, arguments in calls:
+        if problem := function_problem(method, *arguments):
             return f"{method.__name__}: {problem}"
     return ""
 

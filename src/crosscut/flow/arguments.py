@@ -5,14 +5,13 @@ from __future__ import annotations
 import pickle  # noqa: S403 - written, to compare
 from collections.abc import Callable
 from functools import partial
-from inspect import iscoroutinefunction, isgeneratorfunction
 from reprlib import repr as shortened
 from typing import Any, get_args
 
 from crosscut.contracts.dead_letters import OnError
 from crosscut.errors import FlowError, SettingsError
 from crosscut.flow.draft import Draft
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import argument_problem, is_async, is_async_generator, is_generator
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.fields import Field
 from crosscut.graph.specs import Emit
@@ -32,9 +31,9 @@ def checked_function(
     """Return `function`, which will be called with `arguments`, if that can be."""
     if not callable(function):
         raise flow_error(draft, kind, f"{name}={shown(function)}: expected a function")
-    if iscoroutinefunction(function):
+    if is_async(function) or is_async_generator(function):
         raise flow_error(draft, kind, f"{name} is an async function, which {kind} would not await; use def")
-    if isgeneratorfunction(function) and not may_yield:
+    if is_generator(function) and not may_yield:
         raise flow_error(
             draft, kind, f"{name} yields, but {kind} takes one value; return it, or use flat_map"
         )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any
 
 from crosscut.contracts.dead_letters import OnError
 from crosscut.flow.arguments import flow_error, milliseconds, shown
 from crosscut.flow.draft import Draft
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import argument_problem, is_generator
 from crosscut.foundation.durations import Duration
 from crosscut.graph.specs import AsyncMapSpec
 
@@ -33,7 +32,7 @@ def async_map_spec(
     """
     if not callable(function):
         raise flow_error(draft, _KIND, f"function={shown(function)}: expected a function")
-    if isgeneratorfunction(function) or isasyncgenfunction(function):
+    if is_generator(function):
         raise flow_error(draft, _KIND, "function yields, but map_async takes one value; return it")
     if problem := argument_problem(function, "record"):
         raise flow_error(draft, _KIND, f"function: {problem}")

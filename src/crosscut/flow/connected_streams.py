@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from crosscut.contracts.connected_process import ConnectedProcess, state_problem
-from crosscut.contracts.process import kinds_of, states_of, timer_problem
+from crosscut.contracts.process import call_problem, kinds_of, states_of
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, shown
 from crosscut.flow.draft import Draft, DraftInput
 from crosscut.flow.tail import Advised
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import function_problem
 from crosscut.graph.specs import ConnectSpec
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class ConnectedStreams(Advised, Generic[Record, Other]):
             hint = f": make one, as in {process.__name__}()" if isinstance(process, type) else ""
             raise self._error(f"expected a crosscut.ConnectedProcess, found {shown(process)}{hint}")
         for method in (process.on_record, process.on_other):
-            if problem := argument_problem(method, "record", "ctx"):
+            if problem := function_problem(method, "record", "ctx"):
                 raise self._error(f"{method.__name__}: {problem}")
-        if problem := timer_problem(process):
+        if problem := call_problem(process):
             raise self._error(problem)
         if problem := state_problem(process, kinds_of(process), keyed=self._keyed, broadcast=self._broadcast):
             raise self._error(problem)

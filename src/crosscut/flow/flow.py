@@ -11,7 +11,7 @@ from crosscut.contracts.settings import Settings, settings_with
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft
 from crosscut.flow.stream import Stream
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import function_problem
 from crosscut.graph.compile import compiled
 from crosscut.graph.explain import explained
 from crosscut.graph.shipped_imports import refuse_start
@@ -100,7 +100,7 @@ class Flow:
             problem = (
                 f"the predicate is an object of type {type(predicate).__name__}: expected a function of a cut"
             )
-        elif problem := argument_problem(predicate, "cut"):
+        elif problem := function_problem(predicate, "cut"):
             problem = f"the predicate: {problem}"
         elif on_broken not in get_args(OnBroken):
             problem = f"on_broken={on_broken!r}: expected 'report' or 'stop'"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from crosscut.contracts.connected_process import ConnectedProcess, StreamProcess, state_problem
-from crosscut.contracts.process import KeyedProcess, kinds_of, states_of, timer_problem
+from crosscut.contracts.process import KeyedProcess, call_problem, kinds_of, states_of
 from crosscut.flow.arguments import flow_error, shown
 from crosscut.flow.draft import Draft
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import function_problem
 
 
 def states_of_process(draft: Draft, process: Any, *, keyed: bool) -> tuple[tuple[str, str], ...]:
@@ -27,10 +27,10 @@ def states_of_process(draft: Draft, process: Any, *, keyed: bool) -> tuple[tuple
             "a KeyedProcess needs keys, and these records have none: put .key_by(function) in front of it, "
             "or make it a crosscut.StreamProcess"
         )
-    elif found := argument_problem(process.on_record, "record", "ctx"):
+    elif found := function_problem(process.on_record, "record", "ctx"):
         problem = f"on_record: {found}"
     else:
-        problem = timer_problem(process)
+        problem = call_problem(process)
     if problem:
         raise flow_error(draft, "process", problem)
     if problem := state_problem(process, kinds_of(process), keyed=keyed, broadcast=False):

@@ -30,7 +30,7 @@ from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.flow.processes import states_of_process
 from crosscut.flow.split_stream import Split
 from crosscut.flow.tail import SideOutputs, StreamEnd, Tail
-from crosscut.foundation.callables import argument_problem
+from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Record
 from crosscut.graph.rate_limit import rate_limit_spec
@@ -432,7 +432,7 @@ class Stream(SideOutputs, Generic[Record]):
             ...     return stepped.filter(lambda n: n != 1), stepped.filter(lambda n: n == 1)
             >>> ones = flow.source(cc.generate(lambda i: i + 2, count=100)).iterate(step)
         """
-        if callable(body) and (problem := argument_problem(body, "loop")):
+        if callable(body) and (problem := function_problem(body, "loop")):
             raise _error(self._draft, "loop", f"body: {problem}")
         head = self._draft.add("loop", LoopSpec(), self._input, name=name)
         returned = body(Stream(self._draft, head)) if callable(body) else body

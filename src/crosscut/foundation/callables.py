@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, get_origin
 
 
 def argument_problem(function: Callable[..., Any], *arguments: str) -> str:
@@ -20,16 +21,30 @@ def argument_problem(function: Callable[..., Any], *arguments: str) -> str:
     if _certainly_takes(function, len(arguments)):
         return ""
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return ""
-    try:
-        signature.bind(*arguments)
+        for signature in _signatures(function):
+            signature.bind(*arguments)
     except TypeError:
         call = ", ".join(arguments)
         hint = "; a record that is a tuple comes as one argument" if "record" in arguments else ""
         return f"it is called with ({call}), and {name_of(function)} takes {signature}{hint}"
     return ""
+
+
+def _signatures(function: Callable[..., Any]) -> list[inspect.Signature]:
+    """Return the signatures that a call of `function` has to fit, as far as they are known."""
+    # Of an alias such as Kind[int] nothing is known, of its class there is.
+    called = get_origin(function) or function
+    found = []
+    for follow_wrapped in (False, True):
+        try:
+            found.append(inspect.signature(called, follow_wrapped=follow_wrapped))
+        except (TypeError, ValueError):
+            continue
+        if all(one.kind is not inspect.Parameter.VAR_POSITIONAL for one in found[-1].parameters.values()):
+            # Only of a decorator that takes anything is it for the wrapped function to say what it takes:
+            # another one may be there to adapt it.
+            break
+    return found
 
 
 def _certainly_takes(function: Callable[..., Any], count: int) -> bool:
@@ -44,20 +59,39 @@ def _certainly_takes(function: Callable[..., Any], count: int) -> bool:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Return whether a call of `function` has to be awaited."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - of an object, whose class has an async one
-    )
+    return _is_or_calls(inspect.iscoroutinefunction, function)
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Return whether a call of `function` yields."""
+    return _is_or_calls(inspect.isgeneratorfunction, function) or is_async_generator(function)
+
+
+def is_async_generator(function: Callable[..., Any]) -> bool:
+    """Return whether a call of `function` gives what only `async for` can read."""
+    return _is_or_calls(inspect.isasyncgenfunction, function)
+
+
+def _is_or_calls(is_kind: Callable[[Any], bool], function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    # Of an object, its class may have a method that is called.
+    return is_kind(function) or is_kind(type(function).__call__)
 
 
 def function_problem(function: Callable[..., Any], *arguments: str) -> str:
     """Return why a call of `function` with these arguments gives no result, "" if it may give one."""
     if is_async(function):
         return f"{name_of(function)} is async, and its result is not awaited: use def"
+    if is_async_generator(function):
+        return f"{name_of(function)} is an async generator, and nothing reads it: use def"
     return argument_problem(function, *arguments)
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return what people call a function, with its place where that is known."""
+    if isinstance(function, partial):
+        return name_of(function.func)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
