@@ -222,7 +222,7 @@ class Owner:
     """The owner of the ends, which must never hear of them."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("link_lost", "neighbour_lost"):
+        if name in ("link_lost", "peer_link_lost"):
             return lambda *_: None
         raise Breach(f"{name}: a peer without the secret was taken for genuine")
 
