@@ -72,6 +72,17 @@ def test_headers_and_timestamps_are_held_with_their_messages(written: list[list[
     assert found == [message for messages in written for message in messages]
 
 
+def test_the_size_of_a_header_counts_the_bytes_of_its_name() -> None:
+    messages = Outgoing([None], [b""], [[("\u00e9" * 10, None)]])
+    refused: list[Any] = []
+
+    def refuse(record: Any, why: str) -> None:
+        refused.append((record, why))
+
+    assert without_refused(messages, ["r"], "t", 19, refuse) == Outgoing([], [])
+    assert without_refused(messages, ["r"], "t", 20, refuse) is messages
+
+
 def test_what_older_releases_have_held_is_read_and_what_has_no_headers_is_held_as_they_do() -> None:
     import msgspec
 
@@ -136,6 +147,32 @@ def test_a_record_whose_headers_or_timestamp_no_topic_takes_is_refused_and_no_ot
         and "message.timestamp.after.max.ms" in reasons[5]
     )
     assert "no timestamp" in reasons[3] and "headers='ab'" in reasons[4] and "bytes for topic" in reasons[6]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        lambda one: iter([("n", one["n"])]),
+        lambda one: zip(["n"], [one["n"]], strict=True),
+        lambda one: (pair for pair in [("n", one["n"])]),
+        lambda one: {"n": one["n"]}.items(),
+    ],
+)
+def test_headers_that_can_be_read_only_once_survive_a_refused_record(headers: Any) -> None:
+    sink: Any = cc.kafka.sink("localhost:1", "out", headers=headers, timestamp=lambda one: one["at"])
+    records = [{"n": "a", "at": 5}, {"n": "b", "at": None}, {"n": 5, "at": 5}, {"n": "c", "at": 7}]
+    found, refused = refusals(sink, records)
+    assert found.headers == [[("n", b"a")], [("n", b"c")]] and found.timestamps == [5, 7]
+    assert [record for record, _ in refused] == records[1:3]
+
+
+def test_a_record_whose_header_is_no_unicode_is_refused_and_no_other() -> None:
+    sink: Any = cc.kafka.sink("localhost:1", "out", value=lambda one: 1, headers=lambda one: one)
+    records = [{"a": "1"}, {"n\ud800": b"x"}, {"n": "\ud800"}]
+    found, refused = refusals(sink, records)
+    assert list(unpacked(packed(found))) == [Outgoing([None], [b"1"], [[("a", b"1")]])]
+    assert [record for record, _ in refused] == records[1:]
+    assert all("UnicodeEncodeError" in why for _, why in refused)
 
 
 def test_messages_with_headers_keep_their_order_however_often_the_queue_is_full() -> None:

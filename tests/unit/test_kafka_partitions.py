@@ -233,6 +233,25 @@ def test_partitions_begin_and_end_at_offsets_and_times(
     assert first_splits(monkeypatch, **options) == expected
 
 
+def test_a_time_is_asked_for_to_the_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Asked(Orders):
+        def offsets_for_times(self, asked_for: list[Any], timeout: float) -> list[Any]:
+            asked.extend(at.offset for at in asked_for)
+            return [SimpleNamespace(offset=7)]
+
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr(KafkaSource, "_consumer", lambda self: Asked())
+    monkeypatch.setattr(Topics, "_described", lambda self, topic: ("id", 2))
+    # As seconds in a float, times 1,000, this is a little less than a whole number.
+    time = datetime.datetime(2004, 5, 12, 17, 10, 26, 643_000, tzinfo=datetime.UTC)
+    source = cc.kafka.source("localhost:1", "orders", start=time)
+    assert isinstance(source, cc.DynamicSource)
+    source.discover(None)
+    assert asked == [1_084_381_826_643] * 2
+
+
 def test_an_offset_that_is_not_there_yet_is_refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConnectorError, match=r"offset 11 of partition 0.*will have 10") as raised:
         first_splits(monkeypatch, start={"orders": {0: 11}})

@@ -123,6 +123,7 @@ def header_pairs(found: object) -> HeaderPairs:
 
     Raises:
         TypeError: They are none.
+        UnicodeEncodeError: A name or a text has a lone surrogate.
     """
     pairs = found.items() if isinstance(found, Mapping) else () if found is None else found
     if isinstance(pairs, Iterable) and not isinstance(pairs, str | bytes):
@@ -130,8 +131,11 @@ def header_pairs(found: object) -> HeaderPairs:
         for pair in pairs:
             match pair:
                 case (str(name), bytes() | None as value):
+                    # A name that is no Unicode would fail only when the snapshot is packed.
+                    name.encode()
                     made.append((name, value))
                 case (str(name), str(text)):
+                    name.encode()
                     made.append((name, text.encode()))
                 case _:
                     break
@@ -321,7 +325,7 @@ def _timestamp_refusal(time: int | None, topic: str, latest_ms: int | None) -> s
 
 
 def _bytes_of(headers: HeaderPairs) -> int:
-    return sum(len(name) + len(value or b"") for name, value in headers)
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
 def _largest(column: Column) -> int:

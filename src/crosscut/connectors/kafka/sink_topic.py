@@ -34,6 +34,13 @@ LARGEST_BYTES = 1_000_000
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
 
 
+def _rereadable(headers: object) -> object:
+    """Return headers that can be read again, as when another record of the batch is refused."""
+    if isinstance(headers, Mapping | str | bytes) or not isinstance(headers, Iterable):
+        return headers
+    return list(headers)
+
+
 class _Given(NamedTuple):
     """What the functions of the user gave for each record; a column is empty if there is no function."""
 
@@ -101,7 +108,7 @@ class SinkTopic:
         to_key, to_value = self.key, self.value
         keys = [None] * len(records) if to_key is None else list(map(to_key, records))
         values = records if to_value is None else list(map(to_value, records))
-        headers = [] if self.headers is None else list(map(self.headers, records))
+        headers = [] if self.headers is None else [_rereadable(self.headers(one)) for one in records]
         times = [] if self.timestamp is None else list(map(self.timestamp, records))
         given = _Given(keys, values, headers, times)
         try:

@@ -30,6 +30,7 @@ from crosscut.errors import ConnectorError
 from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.suggestions import checks_options
+from crosscut.foundation.timestamps import as_timestamp
 
 Offsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition, as in `{"orders": {0: 120, 1: 95}}`."""
@@ -435,7 +436,7 @@ class KafkaSource(DynamicSource):
 
 def _first_since(time: datetime, consumer: Any, at: Any, high: int) -> int:
     """Return the offset of the first message at or after `time`, `high` if there is none."""
-    at.offset = int(time.timestamp() * 1_000)
+    at.offset = as_timestamp(time)
     (found,) = consumer.offsets_for_times([at], timeout=TIMEOUT_S)
     return found.offset if found.offset >= 0 else high
 
