@@ -16,6 +16,7 @@ from crosscut.errors import WorkersError
 from crosscut.foundation.ids import Epoch
 from crosscut.microbatch.ports import RunOutcome
 from crosscut.spark.cluster import session, spark_cluster
+from crosscut.spark.cluster.batch_job import BatchJobs
 from crosscut.spark.cluster.spark_cluster import SparkCluster
 from crosscut.testing.simulator.sources import ReplayedSource
 
@@ -44,13 +45,57 @@ def test_nothing_starts_for_an_engine_run_that_has_ended(cancelled: list[str]) -
         ended = threading.Event()
         cluster.end(replace(RUN, group=f"group-{number}", number=number), ended.set)
         assert ended.wait(DEADLINE_S)
-    assert cancelled == ["group-1-staging", "group-2-staging"]
+    assert cancelled == ["group-1-staging", "group-1", "group-2-staging", "group-2"]
     for number in (1, 2):
         with pytest.raises(WorkersError, match="has ended"):
             cluster.discover(
                 replace(RUN, group=f"group-{number}", number=number), flow.compile(1, 128), Epoch(1)
             )
     assert sizes(cluster) == before, "a job that changes its engine for months keeps something of each run"
+
+
+@pytest.mark.parametrize("way", ["cancel", "end"])
+def test_a_batch_is_cancelled_also_while_it_is_planned(
+    cancelled: list[str], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Spark must know that before the job is submitted."""
+    monkeypatch.setattr(spark_cluster, "why_lost", lambda context: "")
+    planning, may_plan = threading.Event(), threading.Event()
+    ended, is_told = threading.Event(), threading.Event()
+
+    def plan(*arguments: object, **others: object) -> None:
+        planning.set()
+        assert may_plan.wait(DEADLINE_S)
+        raise RuntimeError("cancelled")
+
+    def cancel(group: str) -> None:
+        cancelled.append(group)
+        if group == "group-1-1":
+            is_told.set()
+
+    context = spark(cancelled)
+    context._jsc.sc().cancelJobGroupAndFutureJobs = cancel
+    context._jvm, context.setJobGroup = object(), plan
+    cluster = SparkCluster(context, "/store")
+    cluster.run_batch(RUN, "1", [], "batch 1", lambda data: None, lambda outcome: ended.set())
+    assert planning.wait(DEADLINE_S)
+    if way == "cancel":
+        cluster.cancel(RUN, "1")
+    else:
+        cluster.end(RUN, lambda: None)
+    assert is_told.wait(DEADLINE_S)
+    may_plan.set()
+    assert ended.wait(DEADLINE_S)
+
+
+def test_no_batch_is_planned_after_the_end(cancelled: list[str]) -> None:
+    """The thread that runs it may be late."""
+    context = spark(cancelled)
+    context._jvm = object()
+    jobs = BatchJobs(context, RUN)
+    jobs.end()
+    with pytest.raises(WorkersError, match="after the end"):
+        list(jobs.run("1", [], "batch 1"))
 
 
 def sizes(cluster: SparkCluster) -> dict[str, int]:

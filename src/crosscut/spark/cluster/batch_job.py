@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,8 +41,10 @@ class BatchJobs:
         # Made by the first batch: Spark needs some time for them.
         self._graph: Broadcast[bytes] | None = None
         self._seed: RDD[int] | None = None
-        # By name; a dict, whose changes are one operation each.
-        self._running: dict[str, None] = {}
+        # By name.
+        self._running: set[str] = set()
+        self._is_ended = False
+        self._lock = threading.Lock()
 
     def run(self, name: str, orders: Sequence[Sequence[StageOrder]], description: str) -> Iterator[bytes]:
         """Run the orders, by stage and index; yield the result of each partition of the last stage. Blocks.
@@ -55,19 +58,30 @@ class BatchJobs:
         context = self._context
         if context._jvm is None or context._jsc is None:
             raise WorkersError(f"Spark can't run the batch: {STOPPED}")
+        with self._lock:
+            if self._is_ended:
+                raise WorkersError(f"job {self._name!r}: Spark is asked for a batch after the end")
+            # Before it is planned, which takes time: it may be cancelled meanwhile.
+            self._running.add(name)
+        try:
+            yield from self._collected(context, name, orders, description)
+        finally:
+            with self._lock:
+                self._running.discard(name)
+
+    def _collected(
+        self, context: SparkContext, name: str, orders: Sequence[Sequence[StageOrder]], description: str
+    ) -> Iterator[bytes]:
         # One for each run: a run that is given up late must not take another one with it.
         context.setJobGroup(f"{self._group}-{name}", description, interruptOnCancel=True)
         context.setLocalProperty("callSite.short", f"crosscut: {self._name}")
         with python_of_this_program(context):
             # Here the RDDs are made in the JVM, and take note of the interpreter.
             jrdd = self._planned(orders)
-        self._running[name] = None
-        try:
-            served = context._jvm.PythonRDD.collectAndServe(jrdd.rdd())
-            with results_of(served, NoOpSerializer()) as results:
-                yield from results
-        finally:
-            self._running.pop(name, None)
+        jvm: Any = context._jvm
+        served = jvm.PythonRDD.collectAndServe(jrdd.rdd())
+        with results_of(served, NoOpSerializer()) as results:
+            yield from results
 
     def _planned(self, orders: Sequence[Sequence[StageOrder]]) -> Any:
         if self._seed is None:
@@ -110,13 +124,21 @@ class BatchJobs:
             self._graph = self._context.broadcast(self._packed)
         return self._graph
 
-    def cancel(self, name: str = "") -> None:
-        """Give a run up, best effort; "": all that there are. Blocks."""
-        for one in [name] if name else list(self._running):
-            # If Spark is gone already, so is the run.
-            with suppress(Py4JError, OSError):
-                if self._context._jsc is not None:
-                    self._context.cancelJobGroup(f"{self._group}-{one}")
+    def cancel(self, name: str) -> None:
+        """Give a run up, best effort. Blocks."""
+        # If Spark is gone already, so is the run.
+        with suppress(Py4JError, OSError):
+            if self._context._jsc is not None:
+                # Its Spark job may not be submitted yet.
+                self._context._jsc.sc().cancelJobGroupAndFutureJobs(f"{self._group}-{name}")
+
+    def end(self) -> None:
+        """Give all runs up, best effort; no other follows. Blocks."""
+        with self._lock:
+            self._is_ended = True
+            running = sorted(self._running)
+        for name in running:
+            self.cancel(name)
 
     def close(self) -> None:
         """Give back what is kept for the run. Blocks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -161,10 +162,9 @@ class _Running:
         """Cancel whatever still runs, and wait for it."""
         try:
             self.staging.cancel()
-            self.batches.cancel()
+            self.batches.end()
+            self._cancel_workers()
             threads = list(self._threads)
-            if threads and self._context._jsc is not None:
-                self._cancel_workers()
             ends_s = time.monotonic() + END_TIMEOUT_S
             for thread in threads:
                 thread.join(max(0.0, ends_s - time.monotonic()))
@@ -173,8 +173,8 @@ class _Running:
             ended()
 
     def _cancel_workers(self) -> None:
-        try:
-            self._context.cancelJobGroup(self._group)
-        except (Py4JError, OSError):
-            # Spark is gone already, and the workers with it.
-            return
+        # If Spark is gone already, so are the workers.
+        with suppress(Py4JError, OSError):
+            if self._context._jsc is not None:
+                # A thread that is late may not have submitted them yet. Nothing else runs in this group.
+                self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
