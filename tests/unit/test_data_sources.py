@@ -718,7 +718,7 @@ def test_a_planned_stream_is_committed_up_to_its_oldest_unread_partition() -> No
     ):
         source.completed(second.known, unread)
         assert reader.committed == committed
-    source.stop()
+    source.stop()()
     assert reader.is_stopped
 
 

@@ -69,9 +69,48 @@ def test_when_the_turn_of_an_engine_comes_again_its_query_of_spark_runs_again(
         source.discover(known)
         source.discover(known)
         assert [one.isActive for one in reading.begun] == [False] * (turn - 1) + [True]
-        source.stop()
+        source.stop()()
         source.discover(known)
         assert len(reading.begun) == turn, "nobody reads for a job that is over"
+
+
+def test_a_query_that_stops_late_leaves_that_of_the_next_engine_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = type("Session", (), {"_sc": object()})()
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", session)
+    reading: Any = _Reading()
+    source = StreamSource(reading, "rows").placed(str(tmp_path), "lines", session._sc)
+    source.begin(ends=False)
+    known = source.discover(None).known
+    stop = source.stop()
+    source.begin(ends=False)
+    assert source.discover(known).is_coming
+    assert len(reading.begun) == 1, "two queries have the same log"
+    stop()
+    source.discover(known)
+    assert [one.isActive for one in reading.begun] == [False, True]
+    stop()
+    assert [one.isActive for one in reading.begun] == [False, True]
+
+
+def test_a_query_that_begins_while_its_engine_run_ends_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = type("Session", (), {"_sc": object()})()
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", session)
+    reading: Any = _Reading()
+    source = StreamSource(reading, "rows").placed(str(tmp_path), "lines", session._sc)
+    start = reading.start
+
+    def ends_meanwhile() -> _Query:
+        source.stop()()
+        return start()  # type: ignore[no-any-return]
+
+    reading.start = ends_meanwhile
+    source.begin(ends=False)
+    source.discover(None)
+    assert [one.isActive for one in reading.begun] == [False]
 
 
 def attempt(where: str, batch: int, *rows: str) -> list[Any]:

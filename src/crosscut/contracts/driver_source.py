@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from crosscut.contracts.connectors import JSON
 from crosscut.contracts.dynamic_source import DynamicSource
@@ -33,5 +33,9 @@ class DriverSource(DynamicSource[Record]):
         """
 
     @abstractmethod
-    def stop(self) -> None:
-        """The run of the job is over. May block; no call follows, but for another `begin`."""
+    def stop(self) -> Callable[[], None]:
+        """The engine run is over: return what ends that which the source keeps open for it.
+
+        This returns at once; no call follows, but for another `begin`. The driver calls the result in a
+        thread. It may block, also past the next `begin`, and must then leave what that has begun alone.
+        """

@@ -4,6 +4,7 @@ checkpoints have of them, and that it is over."""
 from __future__ import annotations
 
 import logging
+from concurrent.futures import wait
 from typing import Any
 
 from crosscut.contracts.connectors import JSON
@@ -43,13 +44,16 @@ class SourceNotices:
         """No other will be; let them stop. Blocks."""
         if self._calls is None:
             return
-        for source in self._sources.values():
-            stopped = self._calls.add(source.stop)
+        stops = {uid: self._calls.add(source.stop()) for uid, source in self._sources.items()}
         self._calls.end()
-        try:
-            stopped.result(timeout_s)
-        except TimeoutError:
-            _LOG.warning("a source has not stopped within %g s of the end of the job", timeout_s)
+        stopped, _ = wait(stops.values(), timeout_s)
+        for uid, stop in stops.items():
+            if stop not in stopped:
+                _LOG.warning(
+                    "source %r has not stopped within %g s of the end of the engine run", uid, timeout_s
+                )
+            elif (error := stop.exception()) is not None:
+                _LOG.warning("source %r could not be stopped: %s: %s", uid, type(error).__name__, error)
 
     def _tell(self, entry: CheckpointCompleted) -> None:
         known = {one.source: one.known for one in entry.known_splits}

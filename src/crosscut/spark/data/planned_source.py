@@ -82,6 +82,8 @@ class PlannedSource(DriverSource[Any]):
         self.as_rows = as_rows
         self._lock = threading.Lock()
         self._batches: PlannedBatches | None = None
+        # Number of the engine run that it plans for.
+        self._run = 0
         self._committed: Offset | None = None
 
     def __reduce__(self) -> tuple[Callable[..., PlannedSource], tuple[Any, ...]]:
@@ -93,6 +95,7 @@ class PlannedSource(DriverSource[Any]):
 
     def begin(self, *, ends: bool) -> None:
         """The reader is made when it is asked first."""
+        self._run += 1
 
     def discover(self, known: JSON) -> Discovered:
         """Plan the next batch, or deal out more of the last."""
@@ -172,9 +175,15 @@ class PlannedSource(DriverSource[Any]):
             # A system that keeps what it might have forgotten: the job can go on.
             _LOG.warning("%s; it is not called again for this offset", error)
 
-    def stop(self) -> None:
-        """Let the reader free what it holds. Blocks."""
+    def stop(self) -> Callable[[], None]:
+        """Let the reader free what it holds."""
+        return partial(self._end, self._run)
+
+    def _end(self, run: int) -> None:
         with self._lock:
+            if run != self._run:
+                # The next engine run plans with the same reader.
+                return
             batches, self._batches = self._batches, None
         if batches is not None:
             try:

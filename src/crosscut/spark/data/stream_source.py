@@ -145,6 +145,8 @@ class StreamSource(DriverSource[Any]):
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._query: StreamingQuery | None = None
+        # Of the engine run before: it may take long to stop.
+        self._query_before: StreamingQuery | None = None
         self._is_over = threading.Event()
         self._ends = False
         self._known_token = ""
@@ -261,8 +263,12 @@ class StreamSource(DriverSource[Any]):
         Raises:
             ConnectorError: It has failed since.
         """
-        query, is_over = self._query, self._is_over
+        with self._lock:
+            query, before, is_over = self._query, self._query_before, self._is_over
         if self._session is None or is_over.is_set() or (query is not None and query.isActive):
+            return True
+        if before is not None and before.isActive:
+            # It has the same log, which Spark gives to one query at a time.
             return True
         if query is not None:
             why = query.exception()
@@ -279,13 +285,22 @@ class StreamSource(DriverSource[Any]):
                 writer = writer.trigger(availableNow=True)
             else:
                 writer = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds")
-            self._query = writer.start()
+            if not self._is_taken(query := writer.start(), is_over):
+                query.stop()
         except Exception as error:
             raise ConnectorError(
                 f"source {self._uid!r}: Spark can't begin the query of {self.describe()}: "
                 f"{type(error).__name__}: {' '.join(str(error).splitlines()[:4])[:1_000]}"
             ) from error
         return True
+
+    def _is_taken(self, query: StreamingQuery, is_over: threading.Event) -> bool:
+        """Take a query for the engine run that `is_over` is of, unless that has ended meanwhile."""
+        with self._lock:
+            if is_over.is_set():
+                return False
+            self._query = query
+            return True
 
     def _stage(self, is_over: threading.Event, frame: DataFrame, batch: int) -> None:
         """Stage one batch, unless that has been done. Called by Spark, perhaps again."""
@@ -366,15 +381,22 @@ class StreamSource(DriverSource[Any]):
         """Return which batches are staged. Files that are being written, or never came to that, are none."""
         return [int(found[1]) for path in files.walk("batches") if (found := _ENTRY.fullmatch(path))]
 
-    def stop(self) -> None:
-        """End the query; the next start goes on with it. Blocks."""
-        self._is_over.set()
-        query, self._query = self._query, None
-        if query is not None:
-            try:
-                query.stop()
-            except Exception as error:  # noqa: BLE001 - Spark may be gone; the job is over
-                _LOG.warning("source %r: the query of Spark could not be stopped: %s", self._uid, error)
+    def stop(self) -> Callable[[], None]:
+        """End the query; the next start goes on with it."""
+        with self._lock:
+            self._is_over.set()
+            query, self._query = self._query, None
+            if query is not None:
+                self._query_before = query
+        return partial(self._end, query)
+
+    def _end(self, query: StreamingQuery | None) -> None:
+        if query is None:
+            return
+        try:
+            query.stop()
+        except Exception as error:  # noqa: BLE001 - Spark may be gone; the job is over
+            _LOG.warning("source %r: the query of Spark could not be stopped: %s", self._uid, error)
 
     # Read in tasks.
 
