@@ -114,8 +114,15 @@ class _KillingWriter(SinkWriter):
         self._inner.close()
         stored = parts_of(self._sink.checkpoint_dir, self._checkpoint_id, self._context)
         if self._is_attempt and stored and self._sink.once():
-            self._sink.noted.write_text(str(stored[0]))
+            note(self._sink.noted, stored[0])
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note(noted: Path, path: Path) -> None:
+    """Write the path down; whoever finds the file finds all of it."""
+    written = noted.with_name(f"{noted.name}.new")
+    written.write_text(str(path))
+    os.replace(written, noted)
 
 
 def newer(before: int, number: int) -> int:
@@ -211,7 +218,7 @@ class _HoldingWriter(SinkWriter):
             stored = parts_of(self._sink.checkpoint_dir, self._prepared[1], self._context)
         if not stored:
             raise ConnectorError("the next snapshot does not hold these records yet")
-        self._sink.noted.write_text(str(stored[0]))
+        note(self._sink.noted, stored[0])
 
 
 def test_held_records_that_are_committed_while_a_snapshot_is_stored_are_deleted(
