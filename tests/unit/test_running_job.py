@@ -30,13 +30,15 @@ from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.graph.shipping import Exceptions
 from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import start_thread
+from crosscut.microbatch import driver_workers
 from crosscut.microbatch.output import Output
 from crosscut.microbatch.ports import RunOutcome
 from crosscut.microbatch.stage import StageOrder
 from crosscut.monitoring.metrics import shown_settings
 from crosscut.protocol.events import CancelRequested, StopRequested, WorkersEnded
+from crosscut.protocol.job.job_run import JobBroken, JobRun
 from crosscut.protocol.log.segments import claims_in
-from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.messages import FailureCause, SplitAssignment
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.worker.worker import WorkerPlan
@@ -296,6 +298,7 @@ def test_a_request_between_two_engine_runs_does_not_wait_for_the_second_one(
     assert one.ended() == outcome
     assert one.switched() == []
     assert one.cluster.calls == ["end group-1"]
+    check_progress(one)
     assert before.resumes_from is not None
     assert one.job.status().resumes_from == before.resumes_from
     assert one.end_event.resumes_from == before.resumes_from
@@ -338,6 +341,8 @@ def test_a_job_that_breaks_gives_everything_back(
     assert one.ended() == "failed"
     assert one.cluster.calls[-1] == "end group-1"
     assert str(one.job.error) == "can't start new thread"
+    assert one.end_event.epoch == 1
+    assert one.end_event.query_id
     status = one.job.status()
     assert (status.phase, status.cause) == ("ended", "can't start new thread")
     assert one.job.metrics().status == "failed"
@@ -361,7 +366,94 @@ def test_the_status_of_a_job_that_breaks_between_two_engine_runs_is_that_of_the_
     status = one.job.status()
     assert (status.phase, status.cause) == ("ended", "no certificate")
     assert one.cluster.calls == ["end group-1"], "the first engine run is closed twice"
+    check_progress(one)
     assert one.job.metrics().status == "failed"
+
+
+def check_progress(one: World) -> None:
+    batches = [each["batchId"] for each in one.job.progress()]
+    assert batches
+    assert batches == sorted(set(batches)), "batches are reported twice"
+
+
+def test_the_last_event_of_a_job_that_breaks_has_what_its_engine_run_owns(
+    world: Callable[..., World],
+) -> None:
+    one = world(engine="auto")
+    one.start()
+    assert one.cluster.submitted.wait(DEADLINE_S)
+    before = one.job.status()
+    loop, runner = one.job._loop, one.job._runner
+    assert loop is not None and runner is not None
+    loop.call_soon_threadsafe(runner.handle, JobBroken(FailureCause("OSError", "disk")))
+    assert one.ended() == "failed"
+    said = one.end_event
+    assert (said.epoch, said.resumes_from, said.cause) == (before.epoch, before.resumes_from, "disk")
+    assert said.epoch == 2
+    assert said.resumes_from is not None
+    check_progress(one)
+
+
+def test_an_engine_run_is_closed_also_if_it_can_not_hand_over(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runner.EngineRun, "predecessor", property(lambda run: fail()))
+    one = world(engine="auto")
+    one.start()
+    assert one.ended() == "failed"
+    assert str(one.job.error) == "can't start new thread"
+    assert one.cluster.calls == ["end group-1"]
+
+
+def test_a_job_is_switching_until_the_next_engine_run_is_there(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a thread that looks while the event is handled that ends the run before."""
+    one = world(engine="auto")
+    real, seen = JobRun._start, []
+
+    def start(machine: JobRun) -> Any:
+        seen.append(one.job._is_switching)
+        return real(machine)
+
+    monkeypatch.setattr(JobRun, "_start", start)
+    one.start()
+    assert one.cluster.submitted.wait(DEADLINE_S)
+    assert seen == [False, True]
+    assert one.job.phase == "gathering"
+    one.job.cancel()
+
+
+def test_a_host_cache_that_can_not_be_removed_does_not_keep_a_job_from_ending(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_return = threading.Event()
+    monkeypatch.setattr(driver_workers, "remove_host_cache", lambda *arguments: may_return.wait(DEADLINE_S))
+    one = world(engine="micro-batch")
+    one.start()
+    assert one.ended() == "finished"
+    assert not may_return.is_set()
+    may_return.set()
+    assert "the state cache of this host has not been removed" in caplog.text
+
+
+def test_the_writers_of_batches_are_called_in_threads_of_the_job(world: Callable[..., World]) -> None:
+    one = world(engine="micro-batch")
+    one.start()
+    assert one.ended() == "finished"
+    assert any(name.startswith("crosscut-output Output.") for name in one.ports.threads)
+
+
+def test_a_cluster_that_can_not_be_released_does_not_keep_the_end_of_a_job_from_being_told(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world(engine="micro-batch")
+    one.job.start(one._context, one._page, fail)
+    assert one.job.ended.wait(DEADLINE_S)
+    assert one.end_event.outcome == "finished"
+    assert one.job.status().phase == "ended"
+    assert one._page.seen == ["owned", "closed"]
+    assert "OSError: can't start new thread" in caplog.text
 
 
 def test_ctrl_c_in_the_start_of_the_thread_cancels_the_job(

@@ -19,6 +19,7 @@ from crosscut.driver.asking import Asking, Find, nothing_to_find
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.requests import Requests
 from crosscut.errors import CrosscutError
+from crosscut.events import Ended
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import AttemptId, Epoch, VertexId, WorkerIndex
 from crosscut.graph.specs import JobGraph
@@ -256,6 +257,10 @@ class CoordinatorDriver:
     def progress(self) -> list[dict[str, Any]]:
         """Return the newest that is known of the job's progress, oldest first. On the loop."""
         return list(self._watching.progress)
+
+    def end_event(self, end: EndJob) -> Ended:
+        """Return the last event of the job, if it ends like this now. On the loop."""
+        return self._watching.end_event(self._coordinator, end)
 
     def _wall_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1_000)

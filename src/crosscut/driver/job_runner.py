@@ -62,6 +62,7 @@ class JobRunner:
         last_status: Of the end; None before.
         error: What has ended the job, where that was raised here.
         progress_before: What engine runs before that one have reported.
+        is_switching: Whether one engine makes way for the other. Any thread may read it.
     """
 
     def __init__(
@@ -98,13 +99,7 @@ class JobRunner:
         # The last event of the newest engine run: that may not be the end of the job.
         self._said_end: Ended | None = None
         self._ended_before: Ended | None = None
-
-    @property
-    def is_switching(self) -> bool:
-        """Whether one engine makes way for the other."""
-        if self._context.spec.choice is None:
-            return False
-        return self.machine.is_switching or self.engine_count != self.machine.number
+        self.is_switching = False
 
     async def run(self) -> EndJob:
         """Run the job; return how it has ended."""
@@ -133,6 +128,9 @@ class JobRunner:
                     errors.append(error)
         except Exception as error:  # noqa: BLE001 - likewise
             errors.append(error)
+        if self._context.spec.choice is not None:
+            # One assignment: within an event another thread could see the next phase with the number before.
+            self.is_switching = self.machine.is_switching or self.engine_count != self.machine.number
         for one in errors:
             self._broken(one)
 
@@ -195,6 +193,9 @@ class JobRunner:
     def _made(self, effect: StartEngine) -> EngineRun:
         spec = self._context.spec.engines[effect.engine]
         engine = EngineRun(self._context, effect.number, spec, self._take, self._seen, self._follows)
+        if self.driver is not None:
+            # Only now: until another driver takes its place, this one still reports its own progress.
+            self.progress_before = [*self.progress_before, *self.driver.progress()][-PROGRESS_MAX:]
         self._engine, self.graph, self.driver = engine, spec.graph, engine.driver
         # In this order: other threads must not take the driver before for this one.
         self.engine_count = effect.number
@@ -232,7 +233,8 @@ class JobRunner:
             self.handle(EngineRunClosed())
 
     async def _close_run(self, engine: EngineRun, *, is_last: bool) -> None:
-        driver, self._follows = engine.driver, engine.predecessor
+        driver = engine.driver
+        # First: whatever fails below, the cluster must not hold anything for this run any more.
         for error in await engine.close():
             self._warn(error)
         if is_last:
@@ -240,11 +242,11 @@ class JobRunner:
             self.error = self.error or driver.error
             self.last_status = driver.status()
             return
+        self._follows = engine.predecessor
         # Not the end of the job, which has an event of its own.
         self._ended_before, self._said_end = self._said_end, None
         await driver.savepoints_written(self._context.spec.savepoint_timeout_s)
         self._seen = driver.carried_on()
-        self.progress_before = [*self.progress_before, *driver.progress()][-PROGRESS_MAX:]
         self._failpoints("engine.switch")
 
     # For listeners.
@@ -260,6 +262,9 @@ class JobRunner:
         said = self._said_end
         if said is not None and said.outcome == end.outcome:
             return said
+        if said is None and self.driver is not None and self.driver.status().epoch:
+            # The job breaks while the engine run goes on.
+            return self.driver.end_event(end)
         cause = "" if end.cause is None else end.cause.message
         if (before := said or self._ended_before) is not None:
             return replace(before, at_ms=self._wall_ms(), outcome=end.outcome, cause=cause)

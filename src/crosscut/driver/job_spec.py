@@ -282,7 +282,7 @@ class EngineSpec:
         job: For the coordinator. Each run has an identity of its own; see `job_after`.
         marks_every_ms: Between two latency markers.
         records_max: Of all sources together, in one batch.
-        trigger: When a job in batches stops by itself; see `Settings`.
+        trigger: When a job in batches stops by itself; see `MicroBatch`.
     """
 
     engine: Engine

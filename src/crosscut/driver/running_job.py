@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from crosscut.contracts.connectors import Sink
@@ -25,6 +27,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import call_on
 from crosscut.host.clock import SystemClock
 from crosscut.host.interpreter_lock import DRIVER_SWITCH_US, switching_within
+from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.listeners import Listeners
 from crosscut.monitoring.metrics import JobMetrics, build_metrics
 from crosscut.monitoring.observer import PROGRESS_MAX, Watching
@@ -209,9 +212,14 @@ class RunningJob:
     def progress(self) -> list[dict[str, Any]]:
         """Return the newest that is known of the job's progress, oldest first."""
         runner, loop = self._runner, self._loop
-        if runner is None or loop is None or (driver := runner.driver) is None:
+        if runner is None or loop is None or runner.driver is None:
             return []
-        return [*runner.progress_before, *read_on(loop, driver.progress)][-PROGRESS_MAX:]
+        return read_on(loop, self._progress_now)
+
+    def _progress_now(self) -> list[dict[str, Any]]:
+        """See `_status_now`."""
+        before = self._runner.progress_before if self._runner is not None else []
+        return [*before, *self._newest_driver.progress()][-PROGRESS_MAX:]
 
     def ask(
         self,
@@ -325,29 +333,47 @@ class RunningJob:
         return end
 
     def _over(self) -> None:
-        try:
+        steps: tuple[Callable[[], object], ...] = (
+            self._release,
+            self._keep_last_status,
+            self._owned.set,
+            self._tell_end,
+            partial(self.listeners.close, LISTENERS_END_TIMEOUT_S),
+            self._close_shown,
+        )
+        for step in steps:
             try:
-                if self._released is not None:
-                    self._released()
-                self.last_status = self._status_at_end()
-            finally:
-                self._owned.set()
-            if not self._is_end_told and self.end is not None:
-                # The loop itself has failed.
-                self.listeners.tell(ended_event(self._name, self.end, _wall_ms()))
-            self.listeners.close(LISTENERS_END_TIMEOUT_S)
-            if self._shown is not None:
-                self._shown.close()
-        finally:
-            self.ended.set()
+                step()
+            except Exception as error:  # noqa: BLE001 - the steps that follow are taken all the same
+                LOGGER.warning(
+                    "job %r: not everything of it could be closed: %s: %s",
+                    self._name,
+                    type(error).__name__,
+                    error,
+                    exc_info=error if LOGGER.isEnabledFor(logging.DEBUG) else None,
+                )
+        self.ended.set()
 
-    def _status_at_end(self) -> JobStatus | None:
+    def _release(self) -> None:
+        if self._released is not None:
+            self._released()
+
+    def _keep_last_status(self) -> None:
         if (runner := self._runner) is None or (driver := runner.driver) is None or self.end is None:
-            return None
+            return
         status = runner.last_status or driver.status()
         # The job may have failed where its newest engine run had not.
         cause = self.end.cause.message if self.end.cause is not None else ""
-        return replace(status, phase=Phase.ENDED.name.lower(), cause=cause)
+        self.last_status = replace(status, phase=Phase.ENDED.name.lower(), cause=cause)
+
+    def _tell_end(self) -> None:
+        if not self._is_end_told and self.end is not None:
+            # The loop itself has failed.
+            self.listeners.tell(ended_event(self._name, self.end, _wall_ms()))
+
+    def _close_shown(self) -> None:
+        if self._shown is not None:
+            self._shown.close()
 
     def _announce_owned(self) -> None:
         self._owned.set()

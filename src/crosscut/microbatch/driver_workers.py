@@ -85,7 +85,7 @@ class BatchWorkers:
     Args:
         jobs: Runs the batches.
         records_max: Of all sources together, in one batch.
-        trigger: When the job stops by itself; see `Settings`.
+        trigger: When the job stops by itself; see `MicroBatch`.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class BatchWorkers:
         self._base: tuple[DeployTasks, ...] = ()
         self._began: tuple[DeployTasks, ...] = ()
         self._output: Output | None = None
+        self._start_thread = start_thread
         self._calls = OneByOne(f"crosscut-output-{name}", start_thread)
         self._threads = Calls("crosscut-host-cache", start_thread)
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
@@ -180,9 +181,20 @@ class BatchWorkers:
         except TimeoutError:
             LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
         finally:
-            # Of this host; another one does so when it is used again.
-            await asyncio.wrap_future(
-                self._threads.start(remove_host_cache, self._store_url, self._terms.state_dir)
+            await self._remove_cache(timeout_s)
+
+    async def _remove_cache(self, timeout_s: float) -> None:
+        """Remove the cache of this host; another host does so when it is used again."""
+        removed = self._threads.start(remove_host_cache, self._store_url, self._terms.state_dir)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wrap_future(removed)
+        except TimeoutError:
+            LOGGER.warning(
+                "job %r: the state cache of this host has not been removed within %g s; what is left is "
+                "removed with a later job",
+                self._name,
+                timeout_s,
             )
 
     @property
@@ -405,7 +417,9 @@ class BatchWorkers:
         self._close_output()
         try:
             one = deploys[0]
-            self._output = Output(self._graph, one.lineage, epoch, one.driver, self._store.read_part)
+            self._output = Output(
+                self._graph, one.lineage, epoch, one.driver, self._store.read_part, self._start_thread
+            )
             self._output.recover(deploys)
         except OutputError as error:
             self._post(on.RecoveryFailed(epoch, error.task, failure_cause(error.__cause__ or error)))

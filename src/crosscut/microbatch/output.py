@@ -13,7 +13,7 @@ from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.host.calls import Calls
+from crosscut.host.calls import Calls, StartThread, start_thread
 from crosscut.operators.connector_errors import name_connector
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.microbatch.attempts import Attempt, committer
@@ -70,7 +70,13 @@ class Output:
     """The writers of one epoch's sink tasks, on the driver. All methods block; one call at a time."""
 
     def __init__(
-        self, graph: JobGraph, lineage: Lineage, epoch: Epoch, driver: str, read_part: Callable[[Part], bytes]
+        self,
+        graph: JobGraph,
+        lineage: Lineage,
+        epoch: Epoch,
+        driver: str,
+        read_part: Callable[[Part], bytes],
+        start: StartThread = start_thread,
     ) -> None:
         self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
         self._parallelism = graph.parallelism
@@ -84,7 +90,7 @@ class Output:
         self._writers: dict[TaskId, _Writer] = {}
         # Those that have to be closed. Any thread adds to it, which is one operation.
         self._open: list[_Writer] = []
-        self._calls = Calls("crosscut-output")
+        self._calls = Calls("crosscut-output", start)
 
     @property
     def tasks(self) -> list[TaskId]:

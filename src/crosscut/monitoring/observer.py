@@ -236,19 +236,21 @@ class Watching:
         cause = end.cause
         if cause is not None and cause is not self._failure and end.outcome == "failed":
             self.errors.append(SeenError(self._wall_ms(), coordinator.epoch, cause))
+        self._tell(self.end_event(coordinator, end))
+
+    def end_event(self, coordinator: Coordinator, end: EndJob) -> events.Ended:
+        """Return the last event of the job."""
         completed = coordinator.completed
         ids = query_ids(coordinator.lineage, self._driver)
-        self._tell(
-            events.Ended(
-                job=self._name,
-                at_ms=self._wall_ms(),
-                epoch=coordinator.epoch,
-                outcome=end.outcome,
-                cause=cause.message if cause is not None else "",
-                resumes_from=completed.checkpoint_id if completed is not None else None,
-                query_id=ids.query,
-                run_id=ids.run,
-            )
+        return events.Ended(
+            job=self._name,
+            at_ms=self._wall_ms(),
+            epoch=coordinator.epoch,
+            outcome=end.outcome,
+            cause=end.cause.message if end.cause is not None else "",
+            resumes_from=completed.checkpoint_id if completed is not None else None,
+            query_id=ids.query,
+            run_id=ids.run,
         )
 
     def _note_letters(self, epoch: Epoch, tasks: Iterable[TaskStatistics]) -> None:
