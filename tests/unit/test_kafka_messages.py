@@ -160,7 +160,7 @@ def test_a_record_whose_headers_or_timestamp_no_topic_takes_is_refused_and_no_ot
 )
 def test_headers_that_can_be_read_only_once_survive_a_refused_record(headers: Any) -> None:
     sink: Any = cc.kafka.sink("localhost:1", "out", headers=headers, timestamp=lambda one: one["at"])
-    records = [{"n": "a", "at": 5}, {"n": "b", "at": None}, {"n": 5, "at": 5}, {"n": "c", "at": 7}]
+    records = [{"n": "a", "at": 5}, {"n": "b", "at": "soon"}, {"n": 5, "at": 5}, {"n": "c", "at": 7}]
     found, refused = refusals(sink, records)
     assert found.headers == [[("n", b"a")], [("n", b"c")]] and found.timestamps == [5, 7]
     assert [record for record, _ in refused] == records[1:3]
@@ -173,6 +173,19 @@ def test_a_record_whose_header_is_no_unicode_is_refused_and_no_other() -> None:
     assert list(unpacked(packed(found))) == [Outgoing([None], [b"1"], [[("a", b"1")]])]
     assert [record for record, _ in refused] == records[1:]
     assert all("UnicodeEncodeError" in why for _, why in refused)
+
+
+def test_a_message_without_a_timestamp_has_the_time_at_which_it_is_sent() -> None:
+    """Messages of old brokers have none, and are passed on with `lambda message: message.timestamp_ms`."""
+    sink: Any = cc.kafka.sink("localhost:1", "out", timestamp=lambda one: one["at"])
+    for records in ([{"at": None}, {"at": 5}], [{"at": None}, {"at": 5}, {"at": "soon"}]):
+        found, refused = refusals(sink, records)
+        assert found.timestamps == [None, 5]
+        assert [record for record, _ in refused] == records[2:]
+    assert list(unpacked(packed(found))) == [found]
+    producer = SmallQueue(room=7)
+    send(producer, "out", found)
+    assert [options.get("timestamp") for options in producer.more] == [None, 5]
 
 
 def test_messages_with_headers_keep_their_order_however_often_the_queue_is_full() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 import re
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.kafka import topics
+from crosscut.connectors.kafka.client import TopicNotFound, partitions_of
 from crosscut.connectors.kafka.source import KafkaSource
 from crosscut.connectors.kafka.topics import Topics
 from crosscut.errors import ConnectorError
@@ -52,13 +55,15 @@ def test_a_partition_that_comes_during_the_first_look_is_found_by_the_next_one(
     assert not source.discover(second.known).splits
 
 
-def matching(monkeypatch: pytest.MonkeyPatch, names: set[str], **options: Any) -> cc.DynamicSource:
+def matching(
+    monkeypatch: pytest.MonkeyPatch, names: set[str], pattern: str = "orders-.*", **options: Any
+) -> cc.DynamicSource:
     """Return a source of a pattern; `names` are the topics of its cluster, of two partitions each."""
     pytest.importorskip("confluent_kafka")
     monkeypatch.setattr(KafkaSource, "_consumer", lambda self: Orders())
     monkeypatch.setattr(Topics, "names", lambda self: sorted(names))
     monkeypatch.setattr(Topics, "_described", lambda self, topic: (f"id of {topic}", 2))
-    source = cc.kafka.source("localhost:1", re.compile("orders-.*"), **options)
+    source = cc.kafka.source("localhost:1", re.compile(pattern), **options)
     assert isinstance(source, cc.DynamicSource)
     return source
 
@@ -66,7 +71,7 @@ def matching(monkeypatch: pytest.MonkeyPatch, names: set[str], **options: Any) -
 def test_topics_that_match_a_pattern_are_read_and_found_when_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = {"orders-a", "my-orders-a", "clicks", "__orders-a"}
+    names = {"orders-a", "my-orders-a", "clicks"}
     source = matching(monkeypatch, names, start="latest")
     assert source.describe() == "topics that match 'orders-.*'"
     first = source.discover(None)
@@ -93,6 +98,52 @@ def test_a_pattern_that_no_topic_matches_yet_waits_unless_the_source_is_bounded(
         matching(monkeypatch, set(), stop="latest").discover(None)
     bounded = matching(monkeypatch, {"orders-a"}, stop="latest").discover(None)
     assert bounded.is_last and len(bounded.splits) == 2
+
+
+@pytest.mark.parametrize("pattern", [".*", "__.*|crosscut-.*|a"])
+def test_topics_of_kafka_and_of_markers_match_no_pattern(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    names = {"a", "__consumer_offsets", "__transaction_state", "crosscut-markers"}
+    found = matching(monkeypatch, names, pattern).discover(None)
+    assert [one.split_id for one in found.splits] == ["a-0", "a-1"]
+
+
+def test_a_pattern_that_matches_nothing_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names: set[str] = set()
+    source = matching(monkeypatch, names)
+    with caplog.at_level("WARNING", logger="crosscut.kafka"):
+        known = source.discover(None).known
+        known = source.discover(known).known
+    assert len(caplog.records) == 1
+    assert "localhost:1 has no topics that match 'orders-.*' yet" in caplog.text
+    again = pickle.loads(pickle.dumps(source))
+    again.discover(known)
+    assert len(caplog.records) == 2, "a process that resumes the job reports it too"
+
+
+def test_a_topic_that_is_deleted_while_it_is_found_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = matching(monkeypatch, {"orders-a", "orders-b"})
+    absent = {"orders-b"}
+
+    def described(self: Topics, topic: str) -> tuple[str, int]:
+        if topic in absent:
+            raise TopicNotFound(f"topic {topic!r} is not there", topic=topic)
+        return f"id of {topic}", 2
+
+    monkeypatch.setattr(Topics, "_described", described)
+    first = source.discover(None)
+    assert {one.split_id for one in first.splits} == {"orders-a-0", "orders-a-1"}
+    second = source.discover(first.known)
+    assert second == cc.Discovered([], first.known)
+    absent.clear()
+    third = source.discover(second.known)
+    assert {one.split_id for one in third.splits} == {"orders-b-0", "orders-b-1"}, "it was created again"
+    absent.add("orders-a")
+    with pytest.raises(TopicNotFound):
+        source.discover(third.known)
 
 
 def test_a_topic_that_matched_and_is_gone_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +195,38 @@ def test_offsets_beside_a_pattern_are_of_topics_that_match_it(
 def test_what_names_no_topics_is_refused(given: Any) -> None:
     with pytest.raises(ConnectorError, match="expected the name of a topic, several"):
         cc.kafka.source("localhost:1", given)
+
+
+@pytest.mark.parametrize(
+    "given", ["orders-.*", "^orders", "orders,clicks", ["orders", "clicks-*"], "or ders", "\u00e4"]
+)
+def test_a_pattern_that_is_not_compiled_is_not_taken_for_a_name(given: Any) -> None:
+    name = given if isinstance(given, str) else given[-1]
+    with pytest.raises(ConnectorError, match=re.escape(f"{name!r} is no name of a topic")) as raised:
+        cc.kafka.source("localhost:1", given)
+    assert f"re.compile({name!r})" in str(raised.value)
+    cc.kafka.source("localhost:1", "A-z_0.9")
+
+
+def test_a_topic_that_a_broker_does_not_know_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    ck = pytest.importorskip("confluent_kafka")
+    error = ck.KafkaError(ck.KafkaError.UNKNOWN_TOPIC_OR_PART)
+    unknown = SimpleNamespace(topics={"orders": SimpleNamespace(error=error, partitions={})})
+    client = SimpleNamespace(list_topics=lambda topic, timeout: unknown)
+    with pytest.raises(TopicNotFound, match="create it") as raised:
+        partitions_of(client, "localhost:1", "orders")
+    assert raised.value.is_permanent and raised.value.ids["topic"] == "orders"
+
+    def describe_topics(topics: Any, request_timeout: float) -> Any:
+        answer: Future[Any] = Future()
+        answer.set_exception(ck.KafkaException(error))
+        return {"orders": answer}
+
+    monkeypatch.setattr(topics, "GONE_AFTER_S", 0.0)
+    asking = Topics("localhost:1", {})
+    monkeypatch.setattr(asking, "_client", SimpleNamespace(describe_topics=describe_topics))
+    with pytest.raises(TopicNotFound, match="was it deleted"):
+        asking.identities(["orders"])
 
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)

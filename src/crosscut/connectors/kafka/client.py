@@ -30,6 +30,10 @@ def _is_news(record: logging.LogRecord) -> bool:
 _log.addFilter(_is_news)
 
 
+class TopicNotFound(ConnectorError):
+    """There is no topic of that name, as far as this user may see. `topic` is its name."""
+
+
 def library() -> Any:
     """Return confluent_kafka.
 
@@ -148,7 +152,9 @@ def partitions_of(client: Any, servers: str, topic: str, heard: object = None) -
 
 def refused(message: str, error: Any, **ids: object) -> ConnectorError:
     """Return the error that says `message`, permanent if asking again can't mend what the library says."""
-    found = ConnectorError(message, **ids)
+    codes = library().KafkaError
+    is_unknown = error.code() in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC)
+    found = TopicNotFound(message, **ids) if is_unknown else ConnectorError(message, **ids)
     found.is_permanent = permanent(error)
     return found
 

@@ -23,6 +23,9 @@ from crosscut.errors import ConnectorError, HistoryError
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.protocol.log.history import check_not_set_back
 
+MARKER_TOPIC = "crosscut-markers"
+"""Where markers are unless a sink is given another topic."""
+
 _log = logging.getLogger("crosscut.kafka")
 
 READ_TIMEOUT_S = 90.0

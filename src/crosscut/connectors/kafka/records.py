@@ -18,7 +18,7 @@ from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
 Encoding = Literal["bytes", "text", "json"]
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
 
 _LENGTH_BYTES = 4
 _KINDS = frozenset({bytes, type(None)})
@@ -38,6 +38,7 @@ class Message:
             none.
         key: None if there is none.
         value: None for a tombstone.
+        headers: Pairs of names, which may come twice, and values, which may be None.
     """
 
     topic: str
@@ -155,13 +156,14 @@ class Outgoing:
 
     Attributes:
         headers: Of each message; empty if none has any.
-        timestamps: Of each message, in milliseconds since 1970; empty if the producer gives them.
+        timestamps: Of each message, in milliseconds since 1970, or None if the producer gives it; empty if it
+            gives all of them.
     """
 
     keys: Column
     values: Column
     headers: list[HeaderPairs] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
+    timestamps: list[int | None] = field(default_factory=list)
 
     def extend(self, more: Outgoing) -> None:
         """Add messages, which have headers and timestamps if these have."""
@@ -240,7 +242,7 @@ def _held_columns() -> Any:
         ("keys", list[bytes | None]),
         ("values", list[bytes | None]),
         ("headers", list[list[tuple[str, bytes | None]]], msgspec.field(default_factory=list)),
-        ("timestamps", list[int], msgspec.field(default_factory=list)),
+        ("timestamps", list[int | None], msgspec.field(default_factory=list)),
     ]
     return msgspec.defstruct("HeldColumns", columns, array_like=True)
 

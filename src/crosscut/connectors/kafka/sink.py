@@ -19,7 +19,7 @@ from crosscut.connectors.kafka.client import (
 from crosscut.connectors.kafka.eager import EagerWriter
 from crosscut.connectors.kafka.history import committed_output
 from crosscut.connectors.kafka.limits import topic_limits, transaction_ms_max
-from crosscut.connectors.kafka.marker import Marker, committed_up_to
+from crosscut.connectors.kafka.marker import MARKER_TOPIC, Marker, committed_up_to
 from crosscut.connectors.kafka.records import (
     Encoding,
     encoder,
@@ -60,9 +60,9 @@ def sink(
     encode_key: Encoding | Callable[[Any], bytes | None] = "text",
     encode_value: Encoding | Callable[[Any], bytes | None] = "json",
     headers: Callable[[Any], GivenHeaders] | None = None,
-    timestamp: Callable[[Any], int | datetime] | None = None,
+    timestamp: Callable[[Any], int | datetime | None] | None = None,
     guarantee: Literal["exactly once", "at least once"] = "exactly once",
-    marker_topic: str = "crosscut-markers",
+    marker_topic: str = MARKER_TOPIC,
     options: Mapping[str, object] | None = None,
 ) -> Sink:
     """Return a sink that writes records to a topic.
@@ -84,7 +84,7 @@ def sink(
         headers: Takes a record, returns the headers of its message: a dict, or pairs if a name comes twice,
             with values that are bytes, str or None. Default: none.
         timestamp: Takes a record, returns the timestamp of its message, in milliseconds since 1970 or as a
-            `datetime` with a time zone. Default: when it is sent.
+            `datetime` with a time zone; None: when it is sent. Default: when it is sent.
         guarantee: See above.
         marker_topic: Where each transaction notes which checkpoint it was for, in a record of its own. Made,
             compacted, if it is not there; several jobs may share it. One that forgets messages is refused.

@@ -64,7 +64,7 @@ class SinkTopic:
     marker_topic: str
     options: dict[str, object]
     headers: Callable[[Any], GivenHeaders] | None = None
-    timestamp: Callable[[Any], int | Moment] | None = None
+    timestamp: Callable[[Any], int | Moment | None] | None = None
     # What `check` has found out, for workers, which get it with the description.
     _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False)
 
@@ -148,7 +148,7 @@ class SinkTopic:
             given.keys if self.key is None else encode_key(given.keys),
             encode_value(given.values),
             list(map(header_pairs, given.headers)),
-            list(map(as_timestamp, given.times)),
+            [None if time is None else as_timestamp(time) for time in given.times],
         )
 
     def _encoded_singly(

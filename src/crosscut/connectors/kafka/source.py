@@ -14,12 +14,14 @@ from typing import Any, Literal
 from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.kafka.client import (
     TIMEOUT_S,
+    TopicNotFound,
     checked_options,
     checked_servers,
     configuration,
     library,
     partitions_of,
 )
+from crosscut.connectors.kafka.marker import MARKER_TOPIC
 from crosscut.connectors.kafka.reader import Malformed, PartitionReader, Reading, SharedConsumer
 from crosscut.connectors.kafka.records import Decoding, Message, decoder
 from crosscut.connectors.kafka.topics import Topics, Unreachable
@@ -41,6 +43,8 @@ Stop = Literal["latest"] | datetime | Offsets
 POLL_MS = 100
 """How long a broker may keep its answer back while there is nothing to read: only then does a reader know
 that. The library's own 500 ms would be the length of a micro-batch of no records."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 _log = logging.getLogger("crosscut.kafka")
 
@@ -81,7 +85,7 @@ def source(
         servers: "host:port", several with commas, or a list.
         topics: One or more names; or, as in `re.compile("orders-.*")`, all topics whose whole name matches.
             One that comes later is found as new partitions are, and read from its earliest message. Names
-            that begin with "__" are Kafka's own and never match.
+            that begin with "__" are Kafka's own and never match, nor does "crosscut-markers".
         start: Where a job without a checkpoint begins: "earliest", "latest", the first message at or after
             a `datetime` with a time zone, where `group` has "committed" (the earliest, if nowhere), or at
             these offsets, as in `{"orders": {0: 120, 1: 95}}` (partitions without one: the earliest; one that
@@ -160,7 +164,10 @@ class Chosen:
     def __contains__(self, name: object) -> bool:
         if self.pattern is None:
             return name in self.names
-        return isinstance(name, str) and not name.startswith("__") and bool(self.pattern.fullmatch(name))
+        if not isinstance(name, str) or name.startswith("__") or name == MARKER_TOPIC:
+            # None of them has records of the user.
+            return False
+        return bool(self.pattern.fullmatch(name))
 
 
 def _checked_topics(topics: object) -> Chosen:
@@ -176,6 +183,12 @@ def _checked_topics(topics: object) -> Chosen:
         raise ConnectorError(
             f"topics={topics!r}: expected the name of a topic, several different ones, or a compiled pattern"
         )
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ConnectorError(
+                f"topics={topics!r}: {name!r} is no name of a topic, which has letters, digits, '.', '_' and "
+                f"'-' only: use re.compile({name!r}) for all topics that match, or a list of several names"
+            )
     return Chosen(names)
 
 
@@ -236,6 +249,7 @@ class KafkaSource(DynamicSource):
     _shared: SharedConsumer | None = field(default=None, init=False, repr=False)
     _topics: Topics | None = field(default=None, init=False, repr=False)
     _heard: object = field(default=None, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
 
     # All partitions have to advance, or watermarks and joins would wait for those that never are read.
     open_splits_max = 100_000
@@ -245,7 +259,7 @@ class KafkaSource(DynamicSource):
         return f"crosscut.kafka.source({self.servers!r}, {topics!r}, options={shown(self.options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shared": None, "_topics": None, "_heard": None}
+        return {**self.__dict__, "_shared": None, "_topics": None, "_heard": None, "_has_warned": False}
 
     def describe(self) -> str:
         """Say which topics these are, not where: brokers move."""
@@ -255,8 +269,23 @@ class KafkaSource(DynamicSource):
         """Ask for the partitions; for the first ones, also for the offsets to begin and stop at."""
         if self._topics is None:
             self._topics = Topics(self.servers, self.options)
+        deleted: set[str] = set()
+        while True:
+            try:
+                return self._discovered(known, deleted)
+            except TopicNotFound as error:
+                topic = error.ids["topic"]
+                is_read = self.topics.pattern is None or (isinstance(known, dict) and topic in known)
+                if is_read or topic in deleted:
+                    raise
+                # It was listed, and deleted before it was described: this job has read nothing of it.
+                _log.info("%s; it matches the pattern, and is left out", error)
+                deleted.add(topic)
+
+    def _discovered(self, known: JSON, deleted: Collection[str]) -> Discovered:
+        assert self._topics is not None
         if known is None:
-            first = self._first_splits()
+            first = self._first_splits(deleted)
             splits = [split for of_topic in first.values() for split in of_topic]
             if self.stop is not None:
                 # What there is to read is fixed; readers see to it that the topics stay the same.
@@ -265,7 +294,7 @@ class KafkaSource(DynamicSource):
             counts = {topic: len(of_topic) for topic, of_topic in first.items()}
             return Discovered(splits, self._topics.described(counts))
         try:
-            names = self._names(known)
+            names = self._names(known, deleted)
         except Unreachable as error:
             _log.warning("%s at %s: %s; they are asked for again", self.topics, self.servers, error)
             return Discovered((), known)
@@ -287,8 +316,11 @@ class KafkaSource(DynamicSource):
                 ]
         return Discovered(splits, known)
 
-    def _names(self, known: JSON) -> Sequence[str]:
+    def _names(self, known: JSON, deleted: Collection[str]) -> Sequence[str]:
         """Return the names of the topics that are read now.
+
+        Args:
+            deleted: Topics that are listed, but not there.
 
         Raises:
             Unreachable: They can't be asked for.
@@ -298,12 +330,18 @@ class KafkaSource(DynamicSource):
         assert self._topics is not None
         # One that was read and is gone is an error, as if it had been named.
         before = known if isinstance(known, dict) else {}
-        return sorted({*before, *(name for name in self._topics.names() if name in self.topics)})
+        matching = {name for name in self._topics.names() if name in self.topics}
+        names = sorted(matching.difference(deleted).union(before))
+        if not names and self.stop is None and not self._has_warned:
+            self._has_warned = True
+            every_s = duration_ms(self.discover_every, "discover_every") / 1_000
+            _log.warning("%s has no %s yet: looking for them every %g s", self.servers, self.topics, every_s)
+        return names
 
-    def _first_splits(self) -> dict[str, list[Split]]:
+    def _first_splits(self, deleted: Collection[str]) -> dict[str, list[Split]]:
         assert self._topics is not None
         try:
-            names = self._names(None)
+            names = self._names(None, deleted)
         except Unreachable as error:
             raise ConnectorError(f"{self.topics} at {self.servers}: {error}") from error
         with self._asking() as consumer:
