@@ -39,18 +39,41 @@ class CrosscutError(Exception):
         """
         return False
 
+    def _was_transient_before(self) -> bool | None:
+        """Return `_was_transient`, or None if the error has a cause, which says more."""
+        return self._was_transient if self.__cause__ is None else None
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # Attributes such as `is_permanent` may have been set after the error was made.
-        state = {name: value for name, value in vars(self).items() if hasattr(type(self), name)}
+        # All attributes: some, such as `is_permanent` and notes, may have been set after the error was made.
+        state = _only_picklable(vars(self))
+        state["ids"] = _only_picklable(self.ids)
         state["_was_transient"] = self.is_transient
-        return (_rebuilt, (type(self), self.message, self.ids), state)
+        return (_rebuilt, (type(self), self.args), state)
 
     def __str__(self) -> str:
         return self.message
 
 
-def _rebuilt(kind: type[CrosscutError], message: str, ids: dict[str, Any]) -> CrosscutError:
-    return kind(message, **ids)
+def _rebuilt(kind: type[CrosscutError], args: tuple[Any, ...]) -> CrosscutError:
+    # Without `__init__`: that of a subclass may take other arguments.
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+def _only_picklable(values: dict[str, Any]) -> dict[str, Any]:
+    """Return those of `values` that survive pickling; the others must not stop an error on its way."""
+    import pickle  # noqa: S403 - only loads what it has just written
+
+    found = {}
+    for name, value in values.items():
+        try:
+            pickle.loads(pickle.dumps(value))  # noqa: S301
+        except Exception:  # noqa: BLE001 - a class may raise anything when it is pickled
+            continue
+        # `add_note` on a copy must not change the original.
+        found[name] = list(value) if name == "__notes__" else value
+    return found
 
 
 class FlowError(CrosscutError):
@@ -123,8 +146,8 @@ class StoreError(CrosscutError):
     @property
     def is_transient(self) -> bool:
         """Whether the file system or object store failed, and nothing is damaged, missing or forbidden."""
-        if self._was_transient is not None:
-            return self._was_transient
+        if (before := self._was_transient_before()) is not None:
+            return before
         is_outage = isinstance(self.__cause__, OSError) and may_pass(self.__cause__)
         return is_outage and not self.ids.get("damaged", False)
 
@@ -248,12 +271,13 @@ class UserCodeError(CrosscutError):
     def is_transient(self) -> bool:
         """Whether the function failed because of the network or a file system.
 
-        That is so if an `OSError` is among the causes of its exception, other than that of a file that is
-        missing or forbidden.
+        That is so if an `OSError` is among the causes of its exception, unless that is about a missing or
+        forbidden file, a damaged one or a certificate. If the error is `is_certain`, an `OSError` counts only
+        if the exception is one or was raised `from` one: one that was handled before is a coincidence.
         """
-        if self._was_transient is not None:
-            return self._was_transient
-        return may_pass(self.__cause__)
+        if (before := self._was_transient_before()) is not None:
+            return before
+        return may_pass(self.__cause__, counts_handled=not self.is_certain)
 
 
 class WorkersError(CrosscutError):
@@ -284,8 +308,8 @@ class CheckpointError(CrosscutError):
     @property
     def is_transient(self) -> bool:
         """True, unless `__cause__` is an error that is not."""
-        if self._was_transient is not None:
-            return self._was_transient
+        if (before := self._was_transient_before()) is not None:
+            return before
         cause = self.__cause__
         return not isinstance(cause, CrosscutError) or cause.is_transient
 
@@ -304,8 +328,8 @@ class JobFailedError(CrosscutError):
     @property
     def is_transient(self) -> bool:
         """Whether the failure that ended the job is one."""
-        if self._was_transient is not None:
-            return self._was_transient
+        if (before := self._was_transient_before()) is not None:
+            return before
         found = self.ids.get("cause")
         if getattr(found, "is_permanent", False) or getattr(found, "is_final", False):
             return False
@@ -322,24 +346,46 @@ class InternalError(CrosscutError):
     """
 
 
-_NEVER_PASS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_NEVER_PASS = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+_NEVER_PASS_BY_NAME = frozenset(
+    {("gzip", "BadGzipFile"), ("io", "UnsupportedOperation"), ("ssl", "SSLCertVerificationError")}
+)
+"""By module and name, since the protocol, which imports this module, must not import those."""
 
 
-def outside_cause(error: BaseException | None) -> OSError | None:
-    """Return the OSError that `error` is, or was raised because of, or while it was handled."""
+def outside_cause(error: BaseException | None, *, counts_handled: bool = True) -> OSError | None:
+    """Return the OSError that `error` is, or was raised because of, or while it was handled.
+
+    Args:
+        counts_handled: If False, only what `error` is or was raised `from`.
+    """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, OSError):
             return error
         seen.add(id(error))
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        error = error.__cause__ or (
+            error.__context__ if counts_handled and not error.__suppress_context__ else None
+        )
     return None
 
 
-def may_pass(error: BaseException | None) -> bool:
+def may_pass(error: BaseException | None, *, counts_handled: bool = True) -> bool:
     """Whether a failure of the operating system or the network is behind `error` that may pass by itself."""
-    found = outside_cause(error)
-    return found is not None and not isinstance(found, _NEVER_PASS)
+    found = outside_cause(error, counts_handled=counts_handled)
+    return found is not None and not never_passes(found)
+
+
+def never_passes(error: BaseException) -> bool:
+    """Whether `error` itself is an OSError that trying again doesn't cure, as when a file is forbidden."""
+    names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    return isinstance(error, _NEVER_PASS) or not names.isdisjoint(_NEVER_PASS_BY_NAME)
 
 
 def invariant(condition: bool, message: str, **ids: Any) -> None:

@@ -127,11 +127,13 @@ def test_a_failure_says_whether_the_system_or_the_network_had_a_part_in_it() -> 
     assert cause_in(refused, 0).is_from_outside
     assert cause_in(refused, 1).is_from_outside
     assert failure_cause(TimeoutError()).is_from_outside
-    assert cause_in(refused, 0).is_transient and failure_cause(TimeoutError()).is_transient
+    assert cause_in(refused, 1).is_transient and failure_cause(TimeoutError()).is_transient
     assert failure_cause(ConnectorError("no broker answers")).is_transient
     assert not failure_cause(ConnectorError("not null", is_permanent=True)).is_transient
     assert not failure_cause(FileNotFoundError()).is_transient
     assert not cause_in(none_found, 1).is_transient
+    # A certain mistake that only followed a failure of the network.
+    assert cause_in(refused, 0).is_certain and not cause_in(refused, 0).is_transient
     assert not cause_in(none_found, 1).is_from_outside
     assert cause_in(none_found, 1).is_first
     assert not cause_in(lambda i: 1 // i, 1, 0).is_first

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import gzip
+import io
 import pickle
 import re
+import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -50,6 +54,47 @@ def test_an_exception_survives_pickling_with_its_ids(kind: type[CrosscutError]) 
 def test_an_exception_without_ids_survives_pickling(kind: type[CrosscutError]) -> None:
     again = pickle.loads(pickle.dumps(kind("text")))
     assert (type(again), again.message, again.ids) == (kind, "text", {})
+
+
+class WithCode(errors.ConnectorError):
+    """What a user may write."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class WithMessageAndCode(errors.StoreError):
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message, operator="out")
+        self.code = code
+
+
+@pytest.mark.parametrize("error", [WithCode(3), WithMessageAndCode("code 3", 3)], ids=repr)
+def test_an_exception_of_a_user_with_arguments_of_its_own_survives_pickling(error: CrosscutError) -> None:
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is type(error)
+        assert (str(again), again.args, again.code) == ("code 3", ("code 3",), 3)
+        assert again.ids == error.ids
+
+
+class NeverLoaded(Exception):
+    """Can be pickled, but not loaded."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first)
+
+
+def test_notes_and_attributes_survive_pickling_and_what_can_not_is_left_out() -> None:
+    error: Any = errors.ConnectorError("no answer", lock=threading.Lock(), topic="t")
+    error.add_note("in the night")
+    error.hint, error.client, error.answer = {"port": 1}, threading.Lock(), NeverLoaded(1, 2)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert (again.__notes__, again.hint, again.topic) == (["in the night"], {"port": 1}, "t")
+        assert again.ids == {"topic": "t"}
+        assert not {"client", "answer", "lock"} & vars(again).keys()
+        again.add_note("of the copy")
+    assert error.__notes__ == ["in the night"]
 
 
 def test_an_invariant_that_holds_says_nothing_and_a_broken_one_is_a_bug_with_its_ids() -> None:
@@ -114,6 +159,14 @@ def handling(error: Error, handled: BaseException) -> Error:
         (caused(errors.UserCodeError("u"), caused(RuntimeError("r"), ConnectionResetError())), True),
         (caused(errors.UserCodeError("u"), handling(LookupError("no answer"), TimeoutError())), True),
         (caused(errors.UserCodeError("u"), caused(RuntimeError("r"), FileNotFoundError())), False),
+        (caused(errors.UserCodeError("u", is_certain=True), handling(ValueError("v"), OSError())), False),
+        (caused(errors.UserCodeError("u", is_certain=True), caused(ValueError("v"), OSError())), True),
+        (caused(errors.UserCodeError("u", is_certain=False), handling(ValueError("v"), OSError())), True),
+        (caused(errors.UserCodeError("u"), gzip.BadGzipFile()), False),
+        (caused(errors.UserCodeError("u"), io.UnsupportedOperation()), False),
+        (caused(errors.UserCodeError("u"), ssl.SSLCertVerificationError()), False),
+        (caused(errors.UserCodeError("u"), ssl.SSLEOFError()), True),
+        (caused(errors.StoreError("s"), ssl.SSLCertVerificationError()), False),
     ],
     ids=repr,
 )
@@ -122,6 +175,30 @@ def test_an_error_says_whether_trying_again_may_help(error: CrosscutError, is_tr
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         # Its cause has stayed where it was.
         assert again.is_transient is is_transient
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.StoreError("s"),
+        errors.UserCodeError("u"),
+        errors.CheckpointError("c"),
+        errors.JobFailedError("j"),
+    ],
+    ids=repr,
+)
+def test_a_cause_that_an_error_has_counts_for_more_than_the_one_it_has_lost(error: CrosscutError) -> None:
+    passing, lasting = errors.StoreError("s"), errors.StateError("s")
+    pairs: list[tuple[BaseException, BaseException]] = [(ConnectionResetError(), PermissionError())]
+    if not isinstance(error, errors.StoreError | errors.UserCodeError):
+        pairs = [(caused(passing, ConnectionResetError()), lasting)]
+    for one, other in pairs:
+        lost = pickle.loads(pickle.dumps(caused(error, one)))
+        assert lost.is_transient
+        assert not caused(lost, other).is_transient
+        lost = pickle.loads(pickle.dumps(caused(error, other)))
+        assert not lost.is_transient
+        assert caused(lost, one).is_transient
 
 
 def test_what_is_said_of_an_error_after_it_was_made_survives_pickling_too() -> None:
