@@ -17,7 +17,7 @@ from tests.unit.endless import Goes
 import crosscut as cc
 from crosscut.driver.cuts import newest_values
 from crosscut.driver.job_spec import assignments
-from crosscut.errors import FlowError
+from crosscut.errors import FlowError, SettingsError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.identity import identity_of
 from crosscut.graph.specs import JobGraph, WatermarkHold
@@ -28,6 +28,7 @@ from crosscut.savepoints.history import history_source, over_history, unread_row
 from crosscut.savepoints.manifest import opened
 from crosscut.savepoints.starting import begin_with
 from crosscut.savepoints.writing import write_savepoint
+from crosscut.spark.data import backfill as backfill_module
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.simulator.sources import ReplayedSource
 
@@ -166,6 +167,21 @@ def test_a_record_is_what_the_source_would_have_given_and_output_is_written_if_a
     graph = over_history(flow.compile(1, 128), "ones", rows, record=int, writes=True, hold=NOT_YET)
     ran(graph, tmp_path / "past", 1, trigger="available_now", parallelism=1)
     assert sorted(out.records()) == [2, 3]
+
+
+def test_settings_of_any_engine_become_those_of_a_backfill() -> None:
+    flow = cc.Flow("clicks")
+    auto = cc.Auto(batch_parallelism=64, micro_batch=cc.MicroBatch(records_max=7))
+    chosen = backfill_module._settings(flow, cc.Settings(engine=auto, parallelism=2))
+    assert chosen.engine == cc.MicroBatch(records_max=7, trigger="available_now")
+    assert chosen.parallelism == 64
+    assert chosen.is_parallelism_given
+    chosen = backfill_module._settings(flow, cc.Settings(engine="auto"))
+    assert not chosen.is_parallelism_given
+    with pytest.raises(SettingsError, match="trigger='once': a backfill reads all rows"):
+        backfill_module._settings(flow, cc.Settings(engine=cc.MicroBatch(trigger="once")))
+    with pytest.raises(SettingsError, match=r"expected crosscut.Settings\(...\)"):
+        backfill_module._settings(flow, cc.MicroBatch())  # type: ignore[arg-type]
 
 
 def test_rows_that_were_not_read_are_counted() -> None:

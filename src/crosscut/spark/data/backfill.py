@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from crosscut.contracts.engines import MicroBatch
+from crosscut.contracts.engines import Auto, MicroBatch
 from crosscut.contracts.settings import Settings
 from crosscut.errors import FlowError, JobFailedError, SettingsError
 from crosscut.events import JobEvent
@@ -102,14 +102,23 @@ def backfill(
 def _settings(flow: Flow, given: Settings | None) -> Settings:
     if given is None:
         given = DEFAULTS
+    elif not isinstance(given, Settings):
+        raise SettingsError(f"settings={given!r:.200}: expected crosscut.Settings(...)")
     elif given.restore_from is not None:
         raise SettingsError(
             f"restore_from={given.restore_from!r}: a backfill begins with nothing; it is the job that goes "
             f"on from its savepoint that takes restore_from"
         )
     directory = given.checkpoint_dir or f"checkpoints/{flow.name}.backfill"
+    if given.micro_batch.trigger == "once":
+        raise SettingsError(
+            "trigger='once': a backfill reads all rows, in as many batches as they need; leave trigger out"
+        )
     engine = replace(given.micro_batch, trigger="available_now")
-    return replace(given, engine=engine, checkpoint_dir=directory)
+    parallelism = given.parallelism
+    if isinstance(auto := given.engine_settings, Auto) and auto.batch_parallelism is not None:
+        parallelism = auto.batch_parallelism
+    return replace(given, engine=engine, parallelism=parallelism, checkpoint_dir=directory)
 
 
 def _closing_time(graph: JobGraph, watermark: Any) -> int | None:
