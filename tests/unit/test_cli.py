@@ -151,14 +151,22 @@ def test_options_of_an_engine_become_its_settings() -> None:
         (["--trigger", "once"], "--trigger is an option of --engine micro-batch; found --engine contin"),
         (
             ["--engine", "micro-batch", "--linger", "5ms"],
-            "--linger is an option of --engine continuous",
+            "--linger is an option of --engine continuous or auto; found --engine micro-batch",
+        ),
+        (
+            ["--engine", "auto", "--trigger", "once"],
+            "--trigger is an option of --engine micro-batch; found --engine auto",
+        ),
+        (
+            ["--engine", "micro-batch", "--batch-records-max", "0"],
+            "--batch-records-max: records_max=0: expected a whole number from 1",
         ),
         (["--parallelism", "many"], "'many' is not a valid integer"),
         (["--linger", "5 parsecs"], "'5 parsecs' is not a duration"),
         (["--snapshots", "sometimes"], "snapshots='sometimes': expected 'aligned'"),
         (["--parallelism", "0"], "parallelism=0: expected a whole number from 1"),
         (["--checkpoint-interval", "1ms"], "checkpoint_interval='1ms': expected at least 10 ms"),
-        (["--restart-failures", "-1"], "restart.failures=-1: expected"),
+        (["--restart-failures", "-1"], "--restart-failures: restart.failures=-1: expected"),
         (["--paralelism", "2"], "No such option"),
     ],
 )

@@ -55,6 +55,21 @@ def test_help_all_of_run_has_every_setting_in_one_group() -> None:
     assert {f"--{name.replace('_', '-')}" for name in settings} <= options_in(text)
 
 
+@pytest.mark.parametrize(
+    ("option", "engines"),
+    [
+        ("--linger", "continuous or auto"),
+        ("--batch-records-max", "micro-batch or auto"),
+        ("--trigger", "micro-batch"),
+        ("--behind-at", "auto"),
+    ],
+)
+def test_help_all_says_which_engine_an_option_is_of(option: str, engines: str) -> None:
+    text = " ".join(invoked("run", "--help-all").output.split())
+    _, _, after = text.partition(f" {option} ")
+    assert f"With --engine {engines}: " in after[:90]
+
+
 def lines_of(*arguments: object) -> list[dict[str, Any]]:
     result = invoked(*arguments)
     assert result.exit_code in (0, 1), result.output

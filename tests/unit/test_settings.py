@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.contracts.settings import Restart, Settings
+from crosscut.contracts.settings import Restart, Settings, settings_with
 from crosscut.errors import SettingsError
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -55,6 +56,25 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"linger": "5ms"}, "there is no setting 'linger'; say engine=crosscut.Continuous(linger=...)"),
     ({"batch_records_max": 5}, "'batch_records_max'; say engine=crosscut.MicroBatch(records_max=...)"),
     ({"behind_at": 5}, "there is no setting 'behind_at'; say engine=crosscut.Auto(behind_at=...)"),
+    (
+        {"engine": "auto", "batch_records_max": 5},
+        "say engine=crosscut.Auto(micro_batch=crosscut.MicroBatch(records_max=...))",
+    ),
+    (
+        {"engine": cc.Auto(), "linger": 5},
+        "say engine=crosscut.Auto(continuous=crosscut.Continuous(linger=...))",
+    ),
+    ({"engine": "auto", "trigger": "once"}, "say engine=crosscut.MicroBatch(trigger=...)"),
+    ({"engine": "auto", "behind_at": 5}, "say engine=crosscut.Auto(behind_at=...)"),
+    ({"unaligned_after": "1s"}, "'unaligned_after'; say snapshots=crosscut.Aligned(unaligned_after=...)"),
+    (
+        {"engine": cc.Auto(batch_parallelism=9), "max_parallelism": 8},
+        "; lower batch_parallelism, or raise max_parallelism",
+    ),
+    (
+        {"engine": "auto", "snapshots": "at-least-once"},
+        "expected 'aligned', 'unaligned', 'halting' or crosscut.Aligned(...)",
+    ),
 ]
 BAD_ENGINES: list[tuple[type[Any], dict[str, Any], str]] = [
     (cc.Continuous, {"spill_bytes": -1}, "spill_bytes=-1: expected a whole number from 0"),
@@ -62,6 +82,8 @@ BAD_ENGINES: list[tuple[type[Any], dict[str, Any], str]] = [
     (cc.Continuous, {"channel_bytes": 1_000}, "channel_bytes=1000: expected a whole number from 65536"),
     (cc.Continuous, {"linger": "-1ms"}, "linger='-1ms': expected a duration"),
     (cc.Continuous, {"lingers": 1}, "there is no setting 'lingers' of Continuous; did you mean 'linger'?"),
+    (cc.MicroBatch, {"linger": 5}, "'linger' of MicroBatch; say engine=crosscut.Continuous(linger=...)"),
+    (cc.Auto, {"linger": 5}, "say engine=crosscut.Auto(continuous=crosscut.Continuous(linger=...))"),
     (cc.MicroBatch, {"records_max": 0}, "records_max=0: expected a whole number from 1"),
     (cc.MicroBatch, {"trigger": "twice"}, "trigger='twice': expected one of 'interval'"),
     (cc.Auto, {"caught_up_at": 7, "behind_at": 7}, "caught_up_at=7 is not below behind_at=7"),
@@ -119,6 +141,42 @@ def test_the_protocol_of_snapshots_may_be_given_by_its_name_or_with_its_settings
     switching = Settings(snapshots=cc.Aligned(unaligned_after="100ms"))
     assert switching.snapshot_kind() == ("switching", 100)
     assert Settings(snapshots="aligned, unaligned after 100ms").snapshot_kind() == ("switching", 100)
+
+
+KINDS = [Settings, Restart, cc.Continuous, cc.MicroBatch, cc.Auto, cc.Aligned]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_notebooks_show_the_fields_of_settings(kind: type[Any]) -> None:
+    shown = inspect.signature(kind).parameters
+    assert list(shown) == [one.name for one in dataclasses.fields(kind)]
+    assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in shown.values())
+    assert all(one.default is not inspect.Parameter.empty for one in shown.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_without_its_name_is_refused(kind: type[Any]) -> None:
+    with pytest.raises(
+        SettingsError, match=rf"{kind.__name__}\('once'\): expected each setting with its name"
+    ):
+        kind("once")
+
+
+@pytest.mark.parametrize("given", [cc.MicroBatch(trigger="once"), "micro-batch"])
+def test_an_engine_in_place_of_settings_is_refused(given: Any) -> None:
+    for changed in ({}, {"parallelism": 1}):
+        with pytest.raises(SettingsError, match=r"expected crosscut.Settings\(...\); say engine="):
+            settings_with(given, changed)
+    with pytest.raises(SettingsError, match=r"settings=7: expected crosscut.Settings\(...\)$"):
+        settings_with(7, {})  # type: ignore[arg-type]
+
+
+def test_the_name_of_the_engine_that_it_is_already_keeps_its_settings() -> None:
+    small = Settings(engine=cc.MicroBatch(records_max=5))
+    same = settings_with(small, {"engine": "micro-batch", "parallelism": 3})
+    assert (same.engine, same.parallelism) == (small.engine, 3)
+    assert settings_with(small, {"engine": "continuous"}).engine == "continuous"
+    assert settings_with(small, {"engine": cc.MicroBatch()}).micro_batch == cc.MicroBatch()
 
 
 @pytest.mark.parametrize("kind", [Settings, Restart, cc.Continuous, cc.MicroBatch, cc.Auto])

@@ -50,7 +50,11 @@ class DurationType(click.ParamType[Duration]):
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One setting, and the class that has it: `Settings`, `Restart` or an engine."""
+    """One setting, and the class that has it: `Settings`, `Restart` or an engine.
+
+    Attributes:
+        engines: Names of those that it belongs to; (): to all.
+    """
 
     owner: type[Any]
     name: str
@@ -58,6 +62,12 @@ class _Setting:
     kind: Any
     default: Any
     text: str | None
+    engines: tuple[EngineName, ...]
+
+    @property
+    def option(self) -> str:
+        """The option, as it is typed."""
+        return f"--{self.parameter.replace('_', '-')}"
 
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
@@ -84,32 +94,48 @@ def settings_from(values: dict[str, Any]) -> Settings:
             given[setting.owner][setting.name] = values[setting.parameter]
     own = given[Settings]
     if given[Restart]:
-        own["restart"] = Restart(**given[Restart])
+        own["restart"] = _made(Restart, given)
     if "engine" in own:
         _check_engine_options(own["engine"], values)
         engine = _engine(own["engine"], given)
         if engine != engine_of(own["engine"]):
             own["engine"] = engine
-    return Settings(**own)
+    made: Settings = _made(Settings, given)
+    return made
+
+
+def _made(owner: type[Any], given: Mapping[type[Any], Mapping[str, Any]], **others: Any) -> Any:
+    """Make an object of settings; an error about a value names its option."""
+    try:
+        return owner(**given[owner], **others)
+    except SettingsError as error:
+        text = str(error)
+        for setting in _all_settings():
+            for name in (setting.name, f"restart.{setting.name}"):
+                if setting.owner is owner and text.startswith(f"{name}="):
+                    raise SettingsError(f"{setting.option}: {text}") from None
+        raise
 
 
 def _check_engine_options(engine: EngineName, values: Mapping[str, Any]) -> None:
     """Refuse options of engines under which the job never runs."""
-    used = {"auto": ENGINES}.get(engine, [kind for kind in ENGINES if kind.engine_name == engine])
     for setting in _all_settings():
         is_given = values.get(setting.parameter, setting.default) != setting.default
-        if is_given and setting.owner in ENGINES and setting.owner not in used:
-            option = setting.parameter.replace("_", "-")
+        if is_given and setting.engines and engine not in setting.engines:
             raise SettingsError(
-                f"--{option} is an option of --engine {setting.owner.engine_name}; found --engine {engine}"
+                f"{setting.option} is an option of --engine {' or '.join(setting.engines)}; found --engine "
+                f"{engine}"
             )
 
 
 def _engine(name: EngineName, given: Mapping[type[Any], Mapping[str, Any]]) -> EngineSettings:
-    continuous, micro_batch = Continuous(**given[Continuous]), MicroBatch(**given[MicroBatch])
+    engine: EngineSettings
+    continuous, micro_batch = _made(Continuous, given), _made(MicroBatch, given)
     if name == "auto":
-        return Auto(**given[Auto], continuous=continuous, micro_batch=micro_batch)
-    return continuous if name == "continuous" else micro_batch
+        engine = _made(Auto, given, continuous=continuous, micro_batch=micro_batch)
+    else:
+        engine = continuous if name == "continuous" else micro_batch
+    return engine
 
 
 def _all_settings() -> Iterator[_Setting]:
@@ -126,19 +152,27 @@ def _settings(owner: type[Any], prefix: str = "") -> Iterator[_Setting]:
             continue
         invariant(one.default is not MISSING, f"setting {one.name} has no default")
         parameter = one.metadata.get("option", f"{prefix}{one.name}")
-        yield _Setting(owner, one.name, parameter, hints[one.name], one.default, texts.get(one.name))
+        engines: tuple[EngineName, ...] = ()
+        if owner in ENGINES:
+            in_auto = owner is not Auto and one.metadata.get("in_auto", True)
+            engines = (owner.engine_name, "auto") if in_auto else (owner.engine_name,)
+        text = texts.get(one.name)
+        yield _Setting(owner, one.name, parameter, hints[one.name], one.default, text, engines)
 
 
 def _option(setting: _Setting) -> Callable[[Command], Command]:
-    name = setting.parameter.replace("_", "-")
+    name = setting.option
     if setting.kind is bool:
-        name = f"{name}/--no-{name}"
+        name = f"{name}/--no-{name.removeprefix('--')}"
+    text = setting.text
+    if setting.engines:
+        text = f"With --engine {' or '.join(setting.engines)}: {text}"
     return click.option(
-        f"--{name}",
+        name,
         setting.parameter,
         type=_click_type(setting),
         default=setting.default,
-        help=setting.text,
+        help=text,
         show_default=True,
     )
 

@@ -4,27 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, get_args
+from inspect import Signature, signature
+from typing import Any, TypeVar, get_args
 
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import duration_ms
 from crosscut.foundation.suggestions import advice_on_option
 from crosscut.foundation.urls import path_text
 
+Class = TypeVar("Class", bound=type[Any])
+
+
+def shows_fields(cls: Class) -> Class:
+    """Have notebooks show the fields of a class of settings, not the `**given` of its `__new__`."""
+    _, *named = signature(cls.__init__).parameters.values()
+    cls.__signature__ = Signature(named)
+    return cls
+
 
 def checked_new(
-    cls: type[Any], given: Mapping[str, Any], of: str = "", elsewhere: Callable[[str], str] | None = None
+    cls: type[Any],
+    unnamed: tuple[Any, ...],
+    given: Mapping[str, Any],
+    of: str = "",
+    elsewhere: Callable[[str], str] | None = None,
 ) -> Any:
     """Return a new object of a class of settings, if it has all those that are given.
 
     Args:
+        unnamed: What was given without a name.
         of: How the error names the class, as " of Restart".
         elsewhere: Returns where a setting belongs that this class does not have, "" if nowhere.
 
     Raises:
-        SettingsError: It does not have one; with advice.
+        SettingsError: It does not have one, or one has no name; with advice.
     """
     known = [one.name for one in fields(cls) if one.init]
+    if unnamed:
+        raise SettingsError(
+            f"{cls.__name__}({unnamed[0]!r:.100}): expected each setting with its name, as in "
+            f"{cls.__name__}({known[0]}=...); there are {', '.join(known)}"
+        )
     for name in given:
         if name not in known:
             place = elsewhere(name) if elsewhere else ""

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from crosscut.contracts.checking import check_duration, check_integer, check_name, checked_new, take_path
+from crosscut.contracts.checking import (
+    check_duration,
+    check_integer,
+    check_name,
+    checked_new,
+    shows_fields,
+    take_path,
+)
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 
@@ -14,14 +22,15 @@ EngineName = Literal["continuous", "micro-batch", "auto"]
 TriggerName = Literal["interval", "available_now", "once"]
 
 
+@shows_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuous:
     """The engine of long-lived tasks, which send records over connections of their own, for latency.
 
     Attributes:
         linger: How long a batch that is not full may wait for more records.
-        latency_interval: How often a source task lets a mark follow its records, by which every task after
-            it measures how long they take. A few bytes each. 0: never.
+        latency_interval: How often a source task sends a latency marker after its records, by which every
+            later task measures how long they take. A few bytes each. 0: never.
         channel_bytes: Bytes that may be queued in memory on each side of one channel.
         spill_bytes: Disk that each worker may use for records that come in on channels blocked for a
             snapshot, so that their senders need not wait. 0: they wait. Beyond it they wait, too.
@@ -43,9 +52,9 @@ class Continuous:
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
-        def __new__(cls, **given: Any) -> Self:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return checked_new(cls, given, " of Continuous")
+            return checked_new(cls, unnamed, given, " of Continuous", engine_with_setting)
 
     def __post_init__(self) -> None:
         check_duration("linger", self.linger, 0)
@@ -59,6 +68,7 @@ class Continuous:
         return duration_ms(getattr(self, name), name)
 
 
+@shows_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     """The engine that runs a series of Spark jobs, one per batch, which Spark may retry and speculate on.
@@ -78,19 +88,20 @@ class MicroBatch:
     engine_name: ClassVar[EngineName] = "micro-batch"
 
     records_max: int = field(default=2_000_000, metadata={"option": "batch_records_max"})
-    trigger: TriggerName = "interval"
+    trigger: TriggerName = field(default="interval", metadata={"in_auto": False})
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
-        def __new__(cls, **given: Any) -> Self:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return checked_new(cls, given, " of MicroBatch")
+            return checked_new(cls, unnamed, given, " of MicroBatch", engine_with_setting)
 
     def __post_init__(self) -> None:
         check_integer("records_max", self.records_max, 1, 1 << 40)
         check_name("trigger", self.trigger, TriggerName)
 
 
+@shows_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto:
     """Both engines in turn: micro-batches while the job is far behind, long-lived tasks otherwise.
@@ -122,9 +133,9 @@ class Auto:
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
-        def __new__(cls, **given: Any) -> Self:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return checked_new(cls, given, " of Auto")
+            return checked_new(cls, unnamed, given, " of Auto", partial(engine_with_setting, engine="auto"))
 
     def __post_init__(self) -> None:
         check_integer("caught_up_at", self.caught_up_at, 0, 1 << 40)
@@ -172,10 +183,19 @@ def engine_of(given: object) -> EngineSettings:
     raise SettingsError(f"engine={given!r}: expected one of {names}, or {objects}")
 
 
-def engine_with_setting(name: str) -> str:
-    """Return how the setting `name` is given if an engine has it, "" if none does."""
+def engine_with_setting(name: str, engine: object = None) -> str:
+    """Return how the setting `name` is given if an engine has it, "" if none does.
+
+    Args:
+        engine: That the job is to have; None: not known.
+    """
+    is_auto = engine == Auto.engine_name or isinstance(engine, Auto)
     for kind in ENGINES:
         for one in fields(kind):
-            if name in (one.name, one.metadata.get("option")):
-                return f"engine=crosscut.{kind.__name__}({one.name}=...)"
+            if name not in (one.name, one.metadata.get("option")):
+                continue
+            place = f"crosscut.{kind.__name__}({one.name}=...)"
+            if is_auto and kind is not Auto and one.metadata.get("in_auto", True):
+                place = f"crosscut.Auto({kind.engine_name.replace('-', '_')}={place})"
+            return f"engine={place}"
     return ""

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from crosscut.contracts.checking import check_duration, check_integer, check_name, checked_new, take_path
+from crosscut.contracts.checking import (
+    check_duration,
+    check_integer,
+    check_name,
+    checked_new,
+    shows_fields,
+    take_path,
+)
 from crosscut.contracts.engines import (
     Auto,
     Continuous,
@@ -35,6 +43,7 @@ class Default(int):
     """A number that nobody has given, told apart from the same one that somebody has."""
 
 
+@shows_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """Restart strategy: at most `failures` within `window`, after a delay.
@@ -65,9 +74,9 @@ class Restart:
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
-        def __new__(cls, **given: Any) -> Self:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return checked_new(cls, given, " of Restart")
+            return checked_new(cls, unnamed, given, " of Restart")
 
     def __post_init__(self) -> None:
         check_integer("restart.failures", self.failures, 0, 1_000_000)
@@ -80,6 +89,7 @@ class Restart:
         return int(duration_ms(getattr(self, name), f"restart.{name}"))
 
 
+@shows_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How a flow is to run. Durations are "1s", "200ms", ... or a number of seconds.
@@ -209,9 +219,9 @@ class Settings:
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
-        def __new__(cls, **given: Any) -> Self:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return checked_new(cls, given, elsewhere=engine_with_setting)
+            return checked_new(cls, unnamed, given, elsewhere=partial(_place_of, engine=given.get("engine")))
 
     def __post_init__(self) -> None:
         check_integer("parallelism", self.parallelism, 1, 10_000)
@@ -248,12 +258,15 @@ class Settings:
             if engine.batch_parallelism is not None and engine.batch_parallelism > self.max_parallelism:
                 raise SettingsError(
                     f"batch_parallelism={engine.batch_parallelism} is above "
-                    f"max_parallelism={self.max_parallelism}: there would be tasks without a key group"
+                    f"max_parallelism={self.max_parallelism}: there would be tasks without a key group; "
+                    f"lower batch_parallelism, or raise max_parallelism (it can't be changed once the job "
+                    f"has state)"
                 )
             if kind in ("none", "at-least-once"):
                 raise SettingsError(
                     f"snapshots={self.snapshots!r} with engine='auto', which goes from one engine to the "
-                    f"other at checkpoints that count each record once; expected 'aligned' or 'unaligned'"
+                    f"other at checkpoints that count each record once; expected 'aligned', 'unaligned', "
+                    f"'halting' or crosscut.Aligned(...)"
                 )
         if kind == "halting" and self.checkpoints_in_flight > 1:
             raise SettingsError(
@@ -365,10 +378,25 @@ def settings_with(settings: Settings | None, changed: Mapping[str, Any]) -> Sett
     """
     if settings is None:
         return Settings(**changed)
+    if not isinstance(settings, Settings):
+        # Type checkers report it themselves.
+        is_engine = isinstance(settings, Continuous | MicroBatch | Auto | str)
+        advice = f"; say engine={settings!r}" if is_engine else ""
+        raise SettingsError(f"settings={settings!r:.200}: expected crosscut.Settings(...){advice}")
     if not changed:
         return settings
+    if changed.get("engine") == settings.engine_name:
+        # The name of the engine that it is already: its own settings stay.
+        changed = {**changed, "engine": settings.engine}
     given = {one.name: getattr(settings, one.name) for one in fields(settings) if one.init}
     return Settings(**{**given, **changed})
+
+
+def _place_of(name: str, engine: object) -> str:
+    """Return where a setting is that `Settings` does not have, "" if nowhere."""
+    if name in (one.name for one in fields(Aligned)):
+        return f"snapshots=crosscut.Aligned({name}=...)"
+    return engine_with_setting(name, engine)
 
 
 def _are_migrations(given: object) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from crosscut.contracts.checking import checked_new
+from crosscut.contracts.checking import checked_new, shows_fields
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 
@@ -14,6 +14,7 @@ SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "ha
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 
 
+@shows_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aligned:
     """Aligned barriers, which may become unaligned ones.
@@ -31,9 +32,9 @@ class Aligned:
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
-        def __new__(cls, **given: Any) -> Self:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
             """Refuse unknown settings, before `__init__` does with less advice."""
-            return checked_new(cls, given, " of Aligned")
+            return checked_new(cls, unnamed, given, " of Aligned")
 
     def __post_init__(self) -> None:
         _ = self.timeout_ms

@@ -139,7 +139,8 @@ class Flow:
         Args:
             settings: Default: `Settings()`.
             spark: A SparkSession. Default: the active one, or a new local one.
-            changed: Settings that are others than in `settings`, as in `flow.start(parallelism=2)`.
+            changed: Settings that are others than in `settings`, as in `flow.start(parallelism=2)`. The name
+                of the engine that `settings` has keeps the settings of that engine.
 
         Raises:
             FlowError: The flow is not complete, or holds something that can't be sent to workers.
