@@ -444,16 +444,20 @@ def test_the_writers_of_batches_are_called_in_threads_of_the_job(world: Callable
     assert any(name.startswith("crosscut-output Output.") for name in one.ports.threads)
 
 
+@pytest.mark.parametrize("raised", [OSError("no cluster"), SystemExit(3)], ids=["error", "exit"])
 def test_a_cluster_that_can_not_be_released_does_not_keep_the_end_of_a_job_from_being_told(
-    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture, raised: BaseException
 ) -> None:
+    def release() -> None:
+        raise raised
+
     one = world(engine="micro-batch")
-    one.job.start(one._context, one._page, fail)
+    one.job.start(one._context, one._page, release)
     assert one.job.ended.wait(DEADLINE_S)
     assert one.end_event.outcome == "finished"
     assert one.job.status().phase == "ended"
     assert one._page.seen == ["owned", "closed"]
-    assert "OSError: can't start new thread" in caplog.text
+    assert f"of it could be closed: {type(raised).__name__}: {raised}" in caplog.text
 
 
 def test_ctrl_c_in_the_start_of_the_thread_cancels_the_job(

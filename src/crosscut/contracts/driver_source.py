@@ -34,8 +34,8 @@ class DriverSource(DynamicSource[Record]):
 
     @abstractmethod
     def stop(self) -> Callable[[], None]:
-        """The engine run is over: return what ends that which the source keeps open for it.
+        """The engine run is over: return a function that closes what the source keeps open for it.
 
-        This returns at once; no call follows, but for another `begin`. The driver calls the result in a
-        thread. It may block, also past the next `begin`, and must then leave what that has begun alone.
+        `stop` itself must not block; no call follows it, except another `begin`. The driver calls the
+        function in a thread. It may block beyond the next `begin`, and closes nothing of the next run.
         """

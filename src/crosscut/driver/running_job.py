@@ -344,7 +344,7 @@ class RunningJob:
         for step in steps:
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - the steps that follow are taken all the same
+            except BaseException as error:  # noqa: BLE001 - whatever it is, others wait for the steps that follow
                 LOGGER.warning(
                     "job %r: not everything of it could be closed: %s: %s",
                     self._name,
