@@ -77,7 +77,7 @@ class Counting(SplitReader[int]):
         return list(range(first, self._next)) or EndOfSplit()
 
 
-@pytest.mark.parametrize("weather", [CALM, STORM], ids=["calm", "storm"])
+@pytest.mark.parametrize("fault_profile", [CALM, STORM], ids=["calm", "storm"])
 def test_each_split_that_comes_is_read_once(tmp_path: Path, fault_profile: FaultProfile) -> None:
     out = cc.collect(tmp_path / "out")
     flow = cc.Flow("coming")
