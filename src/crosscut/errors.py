@@ -198,16 +198,18 @@ class ConnectorError(CrosscutError):
             So does what a constructor of a source or sink raises of its arguments.
             Set it only if that is certain: the third such failure of a source or sink in a row ends the job,
             while a service that is down has all restarts to recover.
+        may_recover: If False, no outage is known that explains the error, though it is not sure to recur.
     """
 
     operator: str = ""
     record: str = ""
     is_permanent: bool = False
+    may_recover: bool = True
 
     @property
     def is_transient(self) -> bool:
-        """Whether it is not `is_permanent`."""
-        return not self.is_permanent
+        """Whether it is not `is_permanent`, and `may_recover`."""
+        return not self.is_permanent and self.may_recover
 
 
 class HistoryError(ConnectorError):
@@ -331,10 +333,13 @@ class JobFailedError(CrosscutError):
         if (before := self._was_transient_before()) is not None:
             return before
         found = self.ids.get("cause")
-        if getattr(found, "is_permanent", False) or getattr(found, "is_final", False):
+        if getattr(found, "is_permanent", False):
             return False
         if getattr(found, "is_transient", False):
+            # Also if it `is_final`: the same run can't use a lost Spark, but a new start makes a new one.
             return True
+        if getattr(found, "is_final", False):
+            return False
         cause = self.__cause__
         return isinstance(cause, CrosscutError) and cause.is_transient
 

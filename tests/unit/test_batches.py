@@ -136,7 +136,7 @@ def test_a_batch_that_is_torn_again_and_again_fails_the_epoch() -> None:
         assert machine.handle(on.RunEnded(E1, N1, run))[-1:] == [do.RunBatch(E1, N1, run + 1, N0)]
     (failed,) = machine.handle(on.RunEnded(E1, N1, RUNS_MAX))
     assert isinstance(failed, do.FailEpoch)
-    assert failed.cause.kind == "BatchTorn"
+    assert failed.cause.kind == "BatchTorn" and failed.cause.is_transient
 
 
 def test_a_failed_attempt_ends_the_run_and_the_epoch() -> None:
@@ -185,7 +185,7 @@ def test_a_commit_that_does_not_return_fails_the_job_and_is_not_tried_again_besi
     machine.handle(on.BatchCompleted(E1, N1))
     (failed,) = machine.handle(on.CommitOverdue(E1, N1))
     assert isinstance(failed, do.FailJob)
-    assert failed.cause.kind == "SinkHungError"
+    assert failed.cause.kind == "SinkHungError" and failed.cause.is_transient
     machine.handle(on.OutputCommitted(E1, N1))
     assert machine.handle(on.CommitOverdue(E1, N1)) == []
 

@@ -287,7 +287,7 @@ def test_too_many_checkpoints_failing_in_a_row_fail_the_job() -> None:
         CancelTimer(Timer("checkpoint-timeout", E1, 2)),
         *both(AbortCheckpoint(E1, N2)),
         *both(ShutDown("the job has failed")),
-        EndJob("failed", FailureCause("CheckpointsFailed", message)),
+        EndJob("failed", FailureCause("CheckpointsFailed", message, is_transient=True)),
     ]
 
 
@@ -573,7 +573,7 @@ def test_a_restore_that_takes_too_long_is_a_failure() -> None:
         "restoring took too long: of 2 workers, all of them registered, [1] had not restored their tasks and "
         "connected within another start_timeout=30 s; raise start_timeout if there is that much state to load"
     )
-    assert talk.coordinator.failures == (FailureCause("Timeout", message),)
+    assert talk.coordinator.failures == (FailureCause("Timeout", message, is_transient=True),)
 
 
 def test_a_checkpoint_whose_entry_becomes_durable_after_the_failure_is_the_one_restored() -> None:
@@ -672,7 +672,7 @@ def test_spark_ending_the_workers_is_a_failure_and_they_are_submitted_again() ->
 def test_the_end_of_spark_itself_ends_the_job_with_its_reason() -> None:
     """N4: nobody could run workers any more."""
     why = "Spark's JVM is gone (given up after a failure that no restart can mend)"
-    failed = EndJob("failed", FailureCause("WorkersError", why, is_final=True))
+    failed = EndJob("failed", FailureCause("WorkersError", why, is_final=True, is_transient=True))
     for lose in (lambda talk: None, lambda talk: talk.hear(LinkClosed(LINKS[1], "reset"))):
         talk = Talk()
         talk.running()
@@ -776,7 +776,7 @@ def test_too_few_workers_in_time_fail_the_job_with_what_to_do() -> None:
     )
     assert talk.fire("gather") == [
         SendMessage(LINKS[0], ShutDown("the job has failed")),
-        EndJob("failed", FailureCause("WorkersError", text)),
+        EndJob("failed", FailureCause("WorkersError", text, is_transient=True)),
     ]
 
 
@@ -1301,7 +1301,7 @@ def test_a_stop_takes_its_checkpoint_at_once_when_the_one_before_it_fails() -> N
 
 def no_last(why: str, then: str) -> EndJob:
     message = f"no last checkpoint was taken: {why}; the next start {then}"
-    return EndJob("stopped", FailureCause("NoLastCheckpoint", message))
+    return EndJob("stopped", FailureCause("NoLastCheckpoint", message, is_transient=True))
 
 
 def test_a_stop_without_a_last_checkpoint_says_so_and_where_the_next_start_goes_on() -> None:
@@ -1359,7 +1359,7 @@ def test_a_stop_that_can_not_commit_everything_says_so(is_one_sink_done: bool) -
     )
     assert talk.fire("stop") == [
         *both(ShutDown("the job has stopped")),
-        EndJob("stopped", FailureCause("Uncommitted", message)),
+        EndJob("stopped", FailureCause("Uncommitted", message, is_transient=True)),
     ]
 
 
@@ -1383,7 +1383,7 @@ def test_a_commit_that_fails_while_stopping_is_named_with_the_checkpoint_it_leav
         "checkpoint 1 is complete, but not all of its output is known to be committed (task out[0] failed: "
         "bad record); the next start commits it"
     )
-    assert talk.failed()[-1] == EndJob("stopped", FailureCause("Uncommitted", message))
+    assert talk.failed()[-1] == EndJob("stopped", FailureCause("Uncommitted", message, is_transient=True))
 
 
 def test_a_stop_before_anything_runs_ends_at_once() -> None:
@@ -1510,7 +1510,9 @@ def test_a_refused_finished_entry_fails_the_job_and_says_that_nothing_is_missing
 def test_a_log_that_can_not_be_read_in_time_fails_the_start() -> None:
     """D3."""
     cause = FailureCause(
-        "StoreError", "what the sinks have committed and the job log could not be read within 60 s"
+        "StoreError",
+        "what the sinks have committed and the job log could not be read within 60 s",
+        is_transient=True,
     )
     assert Talk().fire("read-log", 0) == [EndJob("failed", cause)]
 
@@ -1574,7 +1576,7 @@ def test_a_log_that_hangs_for_good_ends_the_job_and_nothing_is_cleaned_up() -> N
     message = "the job log can't be written: the store has not answered within 60 s"
     assert talk.fire("log-call", 0, 2) == [
         *both(ShutDown("the job has failed")),
-        EndJob("failed", FailureCause("StoreError", message)),
+        EndJob("failed", FailureCause("StoreError", message, is_transient=True)),
     ]
 
 

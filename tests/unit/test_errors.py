@@ -18,7 +18,11 @@ import pytest
 import crosscut.errors as errors
 from crosscut.connectors.extras import ExtraMissing
 from crosscut.errors import CrosscutError, InternalError, invariant
+from crosscut.net.causes import failure_cause
+from crosscut.protocol.effects import EndJob
 from crosscut.protocol.messages import FailureCause
+from crosscut.protocol.microbatch.retry_policy import DEATHS_MAX, dead, given_up
+from crosscut.spark.cluster.endings import failure_of
 
 
 def all_classes(kind: type[CrosscutError] = CrosscutError) -> Iterator[type[CrosscutError]]:
@@ -207,6 +211,40 @@ def test_what_is_said_of_an_error_after_it_was_made_survives_pickling_too() -> N
     again = pickle.loads(pickle.dumps(error))
     assert (again.is_permanent, again.operator, again.record) == (True, "out", "{'id': 7}")
     assert not again.is_transient
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_transient"),
+    [
+        (given_up("Job aborted"), True),
+        (given_up("ExecutorLostFailure (executor 1 exited)"), True),
+        (dead(DEATHS_MAX, ["map"], 0, 1), True),
+        (failure_cause(caused(errors.StoreError("s"), ConnectionResetError())), True),
+        (failure_cause(caused(errors.StoreError("s", damaged=True), OSError())), False),
+        (failure_cause(errors.ConnectorError("c")), True),
+        (failure_cause(errors.ConnectorError("c", may_recover=False)), False),
+        (failure_cause(errors.ConnectorError("c", is_permanent=True)), False),
+        (failure_cause(errors.HistoryError("h")), False),
+        # Spark is lost for this run, but a new start makes a new one.
+        (FailureCause("WorkersError", "m", is_final=True, is_transient=True), True),
+        (FailureCause("StoreError", "m", is_final=True), False),
+        (FailureCause("InvariantBroken", "m"), False),
+        (FailureCause("Fenced", "m"), False),
+    ],
+    ids=repr,
+)
+def test_a_failed_job_says_what_its_cause_says(cause: FailureCause, is_transient: bool) -> None:
+    failure = failure_of("job", EndJob("failed", cause), None)
+    assert failure.is_transient is is_transient
+    assert pickle.loads(pickle.dumps(failure)).is_transient is is_transient
+
+
+def test_damaged_state_behind_a_function_does_not_pass() -> None:
+    damaged = caused(errors.StateError("s", damaged=True), OSError())
+    cause = failure_cause(
+        caused(errors.UserCodeError("u", operator="map", record="1", traceback=""), damaged)
+    )
+    assert cause.is_final and not cause.is_transient
 
 
 def test_the_guide_has_a_row_for_each_class_and_says_the_same_of_it() -> None:

@@ -14,10 +14,11 @@ from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 import crosscut as cc
 from crosscut.contracts.checkpoint_calls import ForEachCheckpoint
 from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
-from crosscut.errors import ConnectorError, FlowError, RefusedRecordError
+from crosscut.errors import ConnectorError, FlowError, RefusedRecordError, SettingsError, StateError
 from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.foundation.unpickling import loader
+from crosscut.net.causes import failure_cause
 from crosscut.testing.sink_targets import SinkTarget, open_writer, permit, stage
 from crosscut.testing.sinks import SINK_CHECKS
 
@@ -73,18 +74,52 @@ def test_what_it_raises_is_an_error_that_names_it_and_it_is_called_again() -> No
     assert FAILURES == [3, 3]
 
 
-def is_wrong(records: list[Any], checkpoint_id: int) -> None:
-    raise TypeError("no such argument")
+@pytest.mark.parametrize(
+    ("error", "is_permanent", "is_transient"),
+    [
+        (TypeError("no such argument"), True, False),
+        (PermissionError("no"), True, False),
+        (SettingsError("no"), True, False),
+        (ConnectorError("no table", is_permanent=True), True, False),
+        (ConnectorError("no answer"), False, True),
+        (StateError("no"), False, False),
+        (KeyError("usr"), False, False),
+        (ZeroDivisionError(), False, False),
+        (ValueError("no"), False, False),
+        (AssertionError(), False, False),
+        (OSError("the service is down"), False, True),
+        (TimeoutError(), False, True),
+    ],
+    ids=repr,
+)
+def test_a_failure_in_it_says_whether_it_recurs_and_whether_it_may_pass(
+    error: Exception, is_permanent: bool, is_transient: bool
+) -> None:
+    def raises(records: list[Any], checkpoint_id: int) -> None:
+        raise error
+
+    writer = open_writer(ForEachCheckpoint(raises), 1)
+    handle = stage(writer, [1], 1)
+    with pytest.raises(ConnectorError) as failed:
+        writer.commit(permit(1), [handle])
+    assert (failed.value.is_permanent, failed.value.is_transient) == (is_permanent, is_transient)
+    cause = failure_cause(failed.value)
+    assert (cause.is_permanent, cause.is_transient) == (is_permanent, is_transient)
 
 
-def test_a_mistake_in_it_is_no_failure_that_may_pass() -> None:
-    for function, is_transient in ((is_wrong, False), (fails_once, True)):
-        FAILURES.clear()
-        writer = open_writer(ForEachCheckpoint(function), 1)
-        handle = stage(writer, [1], 1)
-        with pytest.raises(ConnectorError) as failed:
-            writer.commit(permit(1), [handle])
-        assert failed.value.is_transient is is_transient
+def refused_late(records: list[Any], checkpoint_id: int) -> None:
+    try:
+        raise ConnectionResetError
+    except OSError:
+        raise AttributeError("no session")  # noqa: B904 - as many libraries do
+
+
+def test_a_mistake_while_an_outage_is_handled_may_pass() -> None:
+    writer = open_writer(ForEachCheckpoint(refused_late), 1)
+    handle = stage(writer, [1], 1)
+    with pytest.raises(ConnectorError) as failed:
+        writer.commit(permit(1), [handle])
+    assert failed.value.is_transient
 
 
 def test_records_are_those_that_came_though_others_change_them_later() -> None:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
-from crosscut.errors import ConnectorError, outside_cause
+from crosscut.errors import (
+    ConnectorError,
+    CrosscutError,
+    SettingsError,
+    may_pass,
+    never_passes,
+    outside_cause,
+)
 from crosscut.foundation.callables import name_of
 from crosscut.foundation.data_pickles import load_data
 from crosscut.foundation.ids import CheckpointId
@@ -39,6 +46,15 @@ class ForEachCheckpoint(Sink[Any]):
 
 _MISTAKES = (TypeError, AttributeError, NameError, ImportError)
 """Exceptions that say that the function is wrong, so that no other call helps."""
+
+
+def _is_permanent(error: Exception) -> bool:
+    """Return whether every call of the function would raise `error`."""
+    if isinstance(error, ConnectorError):
+        return error.is_permanent
+    if isinstance(error, SettingsError) or never_passes(error):
+        return True
+    return isinstance(error, _MISTAKES) and outside_cause(error) is None
 
 
 class _Caller(SinkWriter):
@@ -127,7 +143,8 @@ class _Caller(SinkWriter):
                 raise ConnectorError(
                     f"{self._where} raised {type(error).__name__} for the {len(records)} records of "
                     f"checkpoint {checkpoint_id}: {error}; it is called again with the same records",
-                    is_permanent=isinstance(error, _MISTAKES) and outside_cause(error) is None,
+                    is_permanent=_is_permanent(error),
+                    may_recover=error.is_transient if isinstance(error, CrosscutError) else may_pass(error),
                 ) from error
             self._called = checkpoint_id
 

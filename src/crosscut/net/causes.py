@@ -35,6 +35,8 @@ def failure_cause(error: BaseException) -> FailureCause:
 
 def _cause(error: BaseException) -> FailureCause:
     if isinstance(error, UserCodeError):
+        # State that was read for the record.
+        is_damaged = isinstance(error.__cause__, StateError) and _is_damaged(error.__cause__)
         return FailureCause(
             kind=type(error.__cause__).__name__ if error.__cause__ else "UserCodeError",
             message=error.message,
@@ -44,10 +46,8 @@ def _cause(error: BaseException) -> FailureCause:
             is_first=error.is_first,
             is_certain=error.is_certain,
             is_from_outside=outside_cause(error) is not None,
-            is_transient=error.is_transient,
-            # State that was read for the record.
-            is_final=isinstance(error.__cause__, ProcessDiedError)
-            or (isinstance(error.__cause__, StateError) and _is_damaged(error.__cause__)),
+            is_transient=error.is_transient and not is_damaged,
+            is_final=is_damaged or isinstance(error.__cause__, ProcessDiedError),
         )
     kind = type(error).__name__
     is_permanent = is_transient = False

@@ -155,7 +155,7 @@ class Mesh:
             # A peer of this job that says what nobody may say is a bug, and not a loss.
             kind = "WireError" if end.has_offended else "ConnectionLost"
             reason = f"the connection to worker {end.peer} is lost: {reason}"
-            self._host.connection_lost(task, FailureCause(kind, reason))
+            self._host.connection_lost(task, FailureCause(kind, reason, is_transient=True))
 
     def _add(self, peer: WorkerIndex, end: PeerLink) -> None:
         channels = self._shared[peer]

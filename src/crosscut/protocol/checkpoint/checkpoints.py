@@ -119,7 +119,7 @@ class Checkpoints:
         if in_a_row <= min(self._terms.failures_max, lead_max):
             return None
         message = f"{in_a_row} checkpoints in a row failed; {self.last_failure}"
-        return FailureCause("CheckpointsFailed", message)
+        return FailureCause("CheckpointsFailed", message, is_transient=True)
 
     def begin(self, epoch: Epoch) -> None:
         """The tasks of `epoch` are being deployed."""

@@ -318,7 +318,8 @@ class Coordinator:
             return []
         if self.phase in DEPLOYED:
             died = vacated.index if has_died else None
-            return self._failed(FailureCause("WorkerLost", f"{vacated.name} is lost: {reason}", worker=died))
+            text = f"{vacated.name} is lost: {reason}"
+            return self._failed(FailureCause("WorkerLost", text, is_transient=True, worker=died))
         return self._deploy_if_gathered()
 
     def _workers_ended(self, event: on.WorkersEnded) -> list[JobEffect]:
@@ -403,7 +404,7 @@ class Coordinator:
             case "finish" if self.phase is Phase.FINISHING and self.completed is not None:
                 return self._finish_overdue(self.completed.checkpoint_id)
             case "stop" if self.phase is Phase.STOPPING:
-                return self._stop_short(FailureCause("Timeout", self.series.overdue))
+                return self._stop_short(FailureCause("Timeout", self.series.overdue, is_transient=True))
             case _:
                 self.dropped["stale timer"] += 1
                 return []

@@ -104,6 +104,7 @@ class Ending:
             "Uncommitted",
             f"checkpoint {n} is complete, but not all of its output is known to be committed"
             f"{f' ({why})' if why else ''}; the next start commits it",
+            is_transient=True,
         )
 
     def without_last(
@@ -128,7 +129,7 @@ class Ending:
         if self.is_unjudged(n):
             return _not_judged(n, f"its invariants were not evaluated within {timeout_ms / 1000:g} s")
         what = "the output of the final checkpoint was not committed"
-        return FailureCause("Timeout", f"{what} within {timeout_ms / 1000:g} s")
+        return FailureCause("Timeout", f"{what} within {timeout_ms / 1000:g} s", is_transient=True)
 
 
 def _not_judged(n: CheckpointId, why: str) -> FailureCause:

@@ -72,8 +72,10 @@ class WorkerRegistration:
         effects: list[JobEffect] = [CloseLink(place.link) for place in self._registry.dismiss_all()]
         self._is_submitted = False
         if event.is_final:
-            return effects, FailureCause("WorkersError", event.reason, is_final=True)
-        return effects, FailureCause("SparkJobEnded", f"Spark ended the workers: {event.reason}")
+            return effects, FailureCause("WorkersError", event.reason, is_final=True, is_transient=True)
+        return effects, FailureCause(
+            "SparkJobEnded", f"Spark ended the workers: {event.reason}", is_transient=True
+        )
 
     def shares(self, restored: CheckpointCompleted | None, log: Ownership) -> StateAssignment:
         """Return what each task has of `restored`."""
@@ -111,9 +113,12 @@ class WorkerRegistration:
     def too_few(self) -> FailureCause:
         """Return why the job can't start: not every worker has registered in time."""
         return FailureCause(
-            "WorkersError", self._registry.too_few(self._terms.start_timeout_ms, self._terms.slots)
+            "WorkersError",
+            self._registry.too_few(self._terms.start_timeout_ms, self._terms.slots),
+            is_transient=True,
         )
 
     def too_slow(self) -> FailureCause:
         """Return why the epoch can't start: not every worker was ready in time."""
-        return FailureCause("Timeout", self._registry.too_slow(self._ready, self._terms.start_timeout_ms))
+        told = self._registry.too_slow(self._ready, self._terms.start_timeout_ms)
+        return FailureCause("Timeout", told, is_transient=True)

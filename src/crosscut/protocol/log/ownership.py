@@ -143,6 +143,7 @@ class Ownership:
             return _failed(
                 "StoreError",
                 f"what the sinks have committed and the job log could not be read within {timeout_s:g} s",
+                is_transient=True,
             )
         if timer == DISCOVERING and self._is_discovering:
             timeout_s = self._discover_timeout_ms / 1000
@@ -150,6 +151,7 @@ class Ownership:
                 "ConnectorError",
                 f"the sources have not said within {timeout_s:g} s what there is to read; raise "
                 f"start_timeout if there is that much to list",
+                is_transient=True,
             )
         self.dropped["stale timer"] += 1
         return None
@@ -293,7 +295,8 @@ class Ownership:
                     message = (
                         f"everything is processed and committed, but {message}; the next start tries again"
                     )
-                return _failed("StoreError", message)
+                # What the store refuses, it may refuse for good; a store that is silent is down.
+                return _failed("StoreError", message, is_transient=isinstance(verdict, Undecided))
             case Overtaken(_, index, winner):
                 return Over("fenced", fenced(self._epoch, index, winner))
             case _:
@@ -304,5 +307,5 @@ def _unusable(reason: str) -> Over:
     return _failed("StoreError", f"can't use this checkpoint_dir: {reason}")
 
 
-def _failed(kind: str, message: str, *, is_final: bool = False) -> Over:
-    return Over("failed", FailureCause(kind, message, is_final=is_final))
+def _failed(kind: str, message: str, *, is_final: bool = False, is_transient: bool = False) -> Over:
+    return Over("failed", FailureCause(kind, message, is_final=is_final, is_transient=is_transient))

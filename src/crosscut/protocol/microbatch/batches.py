@@ -283,6 +283,7 @@ class Batches:
                 "BatchTorn",
                 f"batch {n} has run {run} times, and each time some of its partitions had read other "
                 f"attempts than others: Spark lost what executors had written; look for executors that die",
+                is_transient=True,
             )
         return [*losers, FailEpoch(event.epoch, None, cause)]
 
@@ -352,6 +353,7 @@ class Batches:
             "SinkHungError",
             f"the output of checkpoint {n} has not been committed within checkpoint_timeout: a sink has not "
             f"returned; the next start commits it",
+            is_transient=True,
         )
         return [FailJob(cause)]
 

@@ -71,7 +71,7 @@ def dead(deaths: int, vertices: Collection[str], index: int, n: int) -> FailureC
         f"{deaths} attempts in a row at partition {index} of {', '.join(sorted(vertices))} in batch {n} have "
         f"ended without an error message, which most often means that their processes have died"
     )
-    return FailureCause("WorkerLost", text, worker=WorkerIndex(index))
+    return FailureCause("WorkerLost", text, is_transient=True, worker=WorkerIndex(index))
 
 
 def given_up(said: str) -> FailureCause:
@@ -81,4 +81,4 @@ def given_up(said: str) -> FailureCause:
         said: Spark's message.
     """
     kind = SPARK_TASK_DIED if any(one in said for one in _DEATHS) else "SparkJobEnded"
-    return FailureCause(kind, f"Spark ended the batch: {said}")
+    return FailureCause(kind, f"Spark ended the batch: {said}", is_transient=True)

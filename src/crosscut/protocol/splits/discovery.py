@@ -249,6 +249,7 @@ class SplitDiscovery:
                     "ConnectorError",
                     f"source {source!r} has not said within start_timeout={self._timeout_ms / 1000:g} s "
                     f"which splits have come; raise it if there is that much to list",
+                    is_transient=True,
                 )
         self.dropped["stale timer"] += 1
         return None

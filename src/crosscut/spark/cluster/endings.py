@@ -46,7 +46,9 @@ def failure_of(name: str, end: EndJob, error: BaseException | None) -> JobFailed
     kind = _EXCEPTIONS.get(cause.kind)
     # An operator is named where user code raised, and where a source or sink did.
     if error is None and kind is not None and (not cause.operator or issubclass(kind, ConnectorError)):
-        ids = {"is_permanent": True} if issubclass(kind, ConnectorError) and cause.is_permanent else {}
+        ids = {}
+        if issubclass(kind, ConnectorError):
+            ids = {"is_permanent": cause.is_permanent, "may_recover": cause.is_transient}
         error = kind(f"job {name!r}: {cause.message}", **ids)
     failure = JobFailedError(_failure_text(name, cause), cause=cause)
     failure.__cause__ = error
