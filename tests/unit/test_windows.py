@@ -80,8 +80,12 @@ def compiled(make: Callable[[cc.Flow], cc.Stream[Any]]) -> JobGraph:
         (lambda: cc.sliding("1h", every="1m", offset="2m"), "sliding: offset='2m': expected less than every"),
         (lambda: cc.tumbling("1d", offset="-1d"), "tumbling: offset='-1d': expected less than size"),
         (lambda: cc.sliding("1h", every="1m", offset=-60), "sliding: offset=-60: expected less than every"),
-        (lambda: cc.tumbling("1d", offset="-"), "tumbling: offset='': expected a duration such as"),
-        (lambda: cc.tumbling("1d", offset="-0.5ms"), "tumbling: offset='0.5ms': expected whole"),
+        (lambda: cc.tumbling("1d", offset="-"), "tumbling: offset='-': expected a duration such as"),
+        (lambda: cc.tumbling("1d", offset="-0.5ms"), "tumbling: offset='-0.5ms': expected whole"),
+        (lambda: cc.tumbling("1d", offset="--8h"), "tumbling: offset='--8h': expected a duration such as"),
+        (lambda: cc.tumbling("1d", offset=" -8 "), "tumbling: offset=' -8 ': expected a duration such as"),
+        (lambda: cc.tumbling("1d", offset=-0.0005), "tumbling: offset=-0.0005: expected whole"),
+        (lambda: cc.tumbling("1d", offset=True), "tumbling: offset=True: expected a duration such as"),
         (lambda: cc.count_window(0), "count_window: n=0: expected a whole number, at least 1"),
         (lambda: cc.count_window(True), "count_window: n=True: expected a whole number, at least 1"),
         (lambda: cc.on_count(1.5), "on_count: n=1.5: expected a whole number, at least 1"),  # type: ignore[arg-type]
@@ -119,7 +123,7 @@ def test_a_window_that_holds_nothing_is_refused(make: Callable[[], Any], problem
             "aggregate over sessions needs merge: a record that lies between two sessions makes them one",
         ),
         (lambda k: k.interval_join(k, 2, 1), "lower=2 is more than upper=1: nothing lies between"),
-        (lambda k: k.interval_join(k, "-x", 1), "lower='x': expected a duration"),
+        (lambda k: k.interval_join(k, "-x", 1), "lower='-x': expected a duration"),
         (
             lambda k: k.interval_join(k, 0, 1, how="full"),
             "how='full': expected one of 'inner', 'left'",

@@ -240,14 +240,17 @@ def early(every: Duration) -> Early:
     return Early(whole_ms(every, "early: every", at_least=1))
 
 
-def whole_ms(value: Duration, name: str, *, at_least: int = 0) -> int:
+def whole_ms(value: Duration, name: str, *, at_least: int = 0, is_signed: bool = False) -> int:
     """Return a duration in whole milliseconds.
+
+    Args:
+        is_signed: It may be negative, such as "-5s" or -5.
 
     Raises:
         FlowError: It is none, or shorter than `at_least` ms, or no whole number of them.
     """
     try:
-        found = duration_ms(value, name, at_least_ms=at_least)
+        found = duration_ms(value, name, at_least_ms=at_least, is_signed=is_signed)
     except SettingsError as error:
         raise FlowError(str(error)) from None
     if found != int(found):
@@ -255,22 +258,9 @@ def whole_ms(value: Duration, name: str, *, at_least: int = 0) -> int:
     return int(found)
 
 
-def signed_ms(value: Duration, name: str) -> int:
-    """Return a duration that may be negative, such as "-5s" or -5, in whole milliseconds.
-
-    Raises:
-        FlowError: It is none.
-    """
-    if isinstance(value, str) and value.strip().startswith("-"):
-        return -whole_ms(value.strip()[1:], name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-        return -whole_ms(-value, name)
-    return whole_ms(value, name)
-
-
 def _offset_ms(offset: Duration, window: str, period_ms: int, period: str) -> int:
     """Return where in each period a window begins: of 5 hours before midnight, 19 hours after it."""
-    offset_ms = signed_ms(offset, f"{window}: offset")
+    offset_ms = whole_ms(offset, f"{window}: offset", is_signed=True)
     if abs(offset_ms) >= period_ms:
         raise FlowError(f"{window}: offset={offset!r}: expected less than {period}, after which they repeat")
     return offset_ms % period_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, signed_ms, whole_ms
+from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, whole_ms
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, output_name, shown
 from crosscut.flow.draft import Draft
@@ -17,7 +17,8 @@ def interval_join_spec(
 ) -> IntervalJoinSpec:
     """Return the spec of `KeyedStream.interval_join`."""
     kind = "interval_join"
-    lower_ms, upper_ms = signed_ms(lower, "lower"), signed_ms(upper, "upper")
+    lower_ms = whole_ms(lower, "lower", is_signed=True)
+    upper_ms = whole_ms(upper, "upper", is_signed=True)
     if lower_ms > upper_ms:
         raise flow_error(
             draft, kind, f"lower={lower!r} is more than upper={upper!r}: nothing lies between them"
