@@ -135,6 +135,13 @@ def test_end_closes_the_process() -> None:
         harness.record(1, key="a")
 
 
+def local_object() -> object:
+    class Local:
+        pass
+
+    return Local()
+
+
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
@@ -152,7 +159,9 @@ def test_end_closes_the_process() -> None:
         (lambda one: one.record(Click("ada", "/"), timestamp=0.5), "timestamp=0.5"),
         (lambda one: one.record(Click("ada", "/"), timestamp=10**15), "timestamp=1000.*microseconds"),
         (lambda one: one.record(Click("ada", "/"), timestamp=NAIVE), "no time zone"),
-        (lambda one: one.record(Click("ada", threading.Lock()), timestamp=0), "can't be copied"),
+        (lambda one: one.record(Click("ada", threading.Lock()), timestamp=0), "can't be pickled"),
+        (lambda one: one.record(Click("ada", lambda: 1), timestamp=0), "record can't be pickled.*lambda"),
+        (lambda one: one.record(Click("ada", local_object()), timestamp=0), "record can't be pickled.*Local"),
         (lambda one: one.watermark(0.5), "watermark=0.5"),
         (lambda one: ProcessHarness(Visits(), now=0.5), "now=0.5"),  # type: ignore[arg-type]
         (lambda one: ProcessHarness(Visits(), side_outputs="late"), r"side_outputs='late'.*\['late'\]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle  # noqa: S403 - of what the test itself gives
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
 from math import isclose
@@ -366,17 +367,17 @@ def _timestamp(name: str, value: Any) -> int:
 
 
 def _copied(value: Any, what: str) -> Any:
-    """Return a copy, as the task has it that a record is sent to.
+    """Return a copy, as the task has it that a record is sent to: in a job it is pickled on its way.
 
     Raises:
         FlowError: There can't be one.
     """
     try:
-        return deepcopy(value)
+        return pickle.loads(pickle.dumps(value, protocol=5))  # noqa: S301 - dumped here
     except Exception as error:
         raise FlowError(
-            f"{what} can't be copied, and a job would have to pickle it: {type(error).__name__}: {error}: "
-            f"{value!r:.100}"
+            f"{what} can't be pickled, as a job does to send it to another task: {type(error).__name__}: "
+            f"{error}: {value!r:.100}; use plain values, or instances of classes of a module"
         ) from error
 
 
