@@ -162,6 +162,8 @@ def test_after_the_last_attempt_the_task_fails_and_nothing_more_is_tried() -> No
     failed = after(machine, CommitAuthorised(N1), CommitAttemptFailed("x"), CommitAttemptFailed("denied"))
     reason = "the output of checkpoint 1 could not be committed in 2 attempts, the last one: denied"
     assert failed == [FailTask(reason)]
+    assert after(machine, TransactionPrepared(N2, "t2"), CommitAuthorised(N2)) == []
+    assert [one.handle for one in machine.pending(N2)] == ["t1", "t2"]
 
 
 def test_a_failed_commit_says_whether_a_later_attempt_may_succeed() -> None:
@@ -169,8 +171,6 @@ def test_a_failed_commit_says_whether_a_later_attempt_may_succeed() -> None:
     (failed,) = after(machine, CommitAuthorised(N1), CommitAttemptFailed("down", is_transient=True))
     assert isinstance(failed, FailTask)
     assert failed.is_transient and not failed.is_permanent
-    assert after(machine, TransactionPrepared(N2, "t2"), CommitAuthorised(N2)) == []
-    assert [one.handle for one in machine.pending(N2)] == ["t1", "t2"]
 
 
 @pytest.mark.parametrize(
