@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.left_behind import changes, shared_state
 
 from crosscut.testing.s3 import S3Server
 
@@ -77,27 +75,10 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-def _shared_state() -> dict[str, object]:
-    """What each test of a process finds as the one before it has left it."""
-    loggers = [logging.getLogger(), logging.getLogger("crosscut")]
-    return {
-        "working directory": os.getcwd(),
-        "handlers of logs": [list(logger.handlers) for logger in loggers],
-        "levels of logs": [logger.level for logger in loggers],
-        "signal handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        "switch interval": sys.getswitchinterval(),
-        "garbage collection": gc.isenabled(),
-        **{f"${name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
-    }
-
-
 @pytest.fixture(autouse=True)
 def _leaves_no_trace() -> Iterator[None]:
     """Fail the test that changes what the others of its process find, and not one of those."""
-    before = _shared_state()
+    before = shared_state()
     yield
-    after = _shared_state()
-    # Libraries set variables of their own when they are imported.
-    states = {name: (was, after.get(name)) for name, was in before.items()}
-    changed = {name: (was, now) for name, (was, now) in states.items() if now != was}
+    changed = changes(before, shared_state())
     assert not changed, f"this test leaves changed for those after it, as (before, after): {changed}"
