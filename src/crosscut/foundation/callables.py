@@ -75,8 +75,7 @@ def is_async_generator(function: Callable[..., Any]) -> bool:
 def _is_or_calls(is_kind: Callable[[Any], bool], function: Any) -> bool:
     while isinstance(function, partial):
         function = function.func
-    # Of an object, its class may have a method that is called.
-    return is_kind(function) or is_kind(type(function).__call__)
+    return is_kind(function) or is_kind(getattr(type(function), "__call__", None))  # noqa: B004 - its code
 
 
 def function_problem(function: Callable[..., Any], *arguments: str) -> str:
