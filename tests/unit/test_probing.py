@@ -503,7 +503,7 @@ def test_nothing_changes_here_while_a_copy_works(copies: ForkedCopies, capfd: An
 
 
 def test_a_copy_that_hangs_is_ended() -> None:
-    copies = ForkedCopies(heartbeat_timeout_s=1)
+    copies = ForkedCopies(heartbeat_timeout_s=8)
     before = children()
     assert copies.attempt(at(2, threading.Event().wait), Batch([0, 1, 2])) == Tried(2)
     assert children() <= before
