@@ -19,9 +19,8 @@ help: ## Show this list
 demo: $(VENV)/.demo ## Run the demo
 	@$(BIN)/crosscut demo
 
-# More of them than cores: tests of processes wait much of their time.
 # Where a process of the tests is gone, xdist waits for ever for the rest of its files.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --max-worker-restart 0
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 
 test: environment ## Run all tests
 	@$(PYTEST)
