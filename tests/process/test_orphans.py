@@ -54,6 +54,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     while not is_so():
         if time.monotonic() > ends_s:
             raise TimeoutError("the sink has waited in vain")
+        # A file appears without notice, and the sink runs in a process of Spark, without a loop.
         time.sleep(0.001)
 
 

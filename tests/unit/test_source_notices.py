@@ -39,7 +39,7 @@ class Stopping(DriverSource[int]):
         return Discovered((), known)
 
     def reader(self, split: Split, position: JSON) -> SplitReader[int]:
-        raise NotImplementedError
+        raise AssertionError("it has no splits")
 
 
 def notices(*ends: Callable[[], object]) -> SourceNotices:

@@ -36,7 +36,7 @@ from crosscut.worker.worker import WorkerPlan
 
 WORKERS_END_TIMEOUT_S = 5.0
 CLUSTER_END_TIMEOUT_S = 30.0
-"""How long the end of an engine run waits for a cluster that may hang. The next epoch fences what is left."""
+"""Limit on waiting for the cluster when an engine run ends. The next epoch fences tasks that still run."""
 LAST_CUT_TIMEOUT_S = 10.0
 """How long the end of a job waits for the invariants of its last cut."""
 

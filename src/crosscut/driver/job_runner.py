@@ -126,7 +126,7 @@ class JobRunner:
                     self._perform(effect)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the job must not wait for an answer
                     errors.append(error)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as for the effects
             errors.append(error)
         if self._context.spec.choice is not None:
             # One assignment: within an event another thread could see the next phase with the number before.
@@ -169,7 +169,7 @@ class JobRunner:
         self._tasks.discard(task)
         cancelled = InternalError("something has cancelled what the job waits for on its event loop")
         error = cancelled if task.cancelled() else task.exception()
-        # After the end the loop cancels what is left, and nothing can start there any more.
+        # When the job has ended, the loop cancels its remaining tasks and accepts no new ones.
         if error is not None and not self._is_over:
             self._broken(error)
 

@@ -18,7 +18,7 @@ class RunPorts:
     Attributes:
         failpoints: What is armed, here and in the workers; None: nothing.
         start_thread: Starts the threads in which the store, sources and sinks are called.
-        draw_bytes: Returns as many random bytes as it is asked for, which nobody can guess.
+        draw_bytes: Returns the given number of random bytes, from a cryptographic source.
     """
 
     failpoints: Plan | None

@@ -191,8 +191,8 @@ class BatchWorkers:
                 await asyncio.wrap_future(removed)
         except TimeoutError:
             LOGGER.warning(
-                "job %r: the state cache of this host has not been removed within %g s; what is left is "
-                "removed with a later job",
+                "job %r: the state cache of this host has not been removed within %g s; a later job removes "
+                "the rest",
                 self._name,
                 timeout_s,
             )

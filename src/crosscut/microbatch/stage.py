@@ -111,7 +111,7 @@ def run_stage(
 ) -> Iterator[tuple[int, ShuffleBlock]]:
     """Run one attempt; yield what it sends to the next stage, or, of the last stage, one parcel.
 
-    Whatever fails is said in the shuffle blocks: Spark would only try it again, or throw the cause away.
+    Failures are reported in the shuffle blocks: Spark would only retry the task, or lose the cause.
     """
     partition = order.partition
     name = f"{partition.stage}-{partition.index}-{secrets.token_hex(8)}"

@@ -46,7 +46,7 @@ class FinalResultOrder:
     Args:
         key_count: How many there will be, about.
         after: The ordinal of the last one that has been said; "" if none has.
-        predecessors: Whoever had some of the keys before, if they had said some of these.
+        predecessors: The tasks that owned some of the keys before, if they had emitted some of these.
         share: Which share of all ordinals it takes, and how many there are: keys that are not are left out.
     """
 

@@ -33,7 +33,7 @@ class KeyedOperator(Operator):
     """An operator with one value per key.
 
     Attributes:
-        predecessors: Who had some of the keys before, and had said some final results; None: nobody had.
+        predecessors: Tasks that owned some of the keys before and had emitted final results; None: none.
     """
 
     def __init__(self, uid: str, state: KeyedState, emit: Emit, sides: Sides | None = None) -> None:

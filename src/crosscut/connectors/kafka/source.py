@@ -165,7 +165,7 @@ class Chosen:
         if self.pattern is None:
             return name in self.names
         if not isinstance(name, str) or name.startswith("__") or name == MARKER_TOPIC:
-            # None of them has records of the user.
+            # These topics do not contain records of the user.
             return False
         return bool(self.pattern.fullmatch(name))
 
