@@ -75,8 +75,8 @@ class CheckpointCompleted(JobEvent):
         new_bytes: This checkpoint added so many to the store.
         is_final: The input has ended, and nothing comes after it.
         alignment_ms: Of the task that took longest for it: from its first barrier to its freeze.
-        freeze_ms: Likewise: it stood still.
-        store_ms: Likewise: from the freeze until all of it was durable.
+        freeze_ms: As above: how long it stood still.
+        store_ms: As above: from the freeze until all of it was durable.
         append_ms: From the last acknowledgement until the entry of the job log was durable.
     """
 
@@ -152,7 +152,7 @@ class Ended(JobEvent):
         cause: Why, or what it has left undone; "" if there is nothing to say.
         resumes_from: The checkpoint that the next start goes on from, None: from the beginning.
         query_id: As of `Started`; "" if the job did not come to own its directory.
-        run_id: Likewise.
+        run_id: As of `Started`; "" if the job did not come to own its directory.
     """
 
     outcome: str

@@ -519,7 +519,7 @@ def test_lines_of_an_address_where_nobody_listens_or_that_are_none_are_named(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-        assert "nobody listens there" in failure_of(cc.socket(address))
+        assert "no connection within" in failure_of(cc.socket(address))
         monkeypatch.setattr("crosscut.connectors.simple.socket_lines.LINE_BYTES_MAX", 100)
         free.listen()
         source = cc.socket(address)

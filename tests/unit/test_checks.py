@@ -158,8 +158,8 @@ def test_what_becomes_of_each_setting_of_encryption() -> None:
 def test_a_complaint_about_encryption_says_who_can_do_what_and_what_to_set() -> None:
     assert protection("off", spark_encrypts=False, is_loopback=False) == Protection(
         False,
-        "encryption='off', and connections to other machines are not encrypted: whoever is on the way can "
-        "read all records, and whoever can read Spark's traffic has the job's secret and can run code in the "
+        "encryption='off', and connections to other machines are not encrypted: anyone on the path can read "
+        "all records, and anyone who can read Spark's traffic has the job's secret and can run code in the "
         "workers; set spark.ssl.rpc.enabled=true, or spark.authenticate=true and "
         "spark.network.crypto.enabled=true, and leave encryption at 'auto'",
     )

@@ -236,4 +236,4 @@ def test_what_protects_a_log_is_said_in_words(tmp_path: Path) -> None:
     authenticated = open_store(str(tmp_path), key=KEY)
     assert authenticated.protection == f"the job log is authenticated, with key {KEY.key_id}"
     plain = open_store(str(tmp_path)).protection
-    assert f"not authenticated ({VARIABLE} is not set): whoever may write to the checkpoint" in plain
+    assert f"not authenticated ({VARIABLE} is not set): anyone who may write to the checkpoint" in plain

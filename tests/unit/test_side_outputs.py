@@ -201,7 +201,7 @@ def test_a_process_says_records_under_names_and_one_that_nobody_reads_is_an_erro
     operator = operator_of(node, "odd", "squares")
     assert operator.process(Batch([1, 2, 3], ["k"] * 3)).records == [2]
     assert said(operator) == {"odd": [1, 3], "squares": [1, 9]}
-    with pytest.raises(UserCodeError, match="says a record under 'squares', which nobody reads"):
+    with pytest.raises(UserCodeError, match="gives a record to 'squares', which no stream reads"):
         operator_of(node, "odd").process(Batch([1], ["k"]))
 
 

@@ -24,7 +24,7 @@ from crosscut.store.files import Files, LocalFiles, Put
 from crosscut.store.objects import ObjectFiles
 
 Level = Literal["ok", "warning", "problem", "optional"]
-"""The last: not there, and nobody needs it who does not use it."""
+"""The last: not there, and not needed unless it is used."""
 
 PYTHON_LEAST = (3, 11)
 FREE_BYTES_LEAST = 1 << 30

@@ -1,4 +1,4 @@
-"""The link of a page, which has its token, for whoever sees the terminal; not for files and pipes."""
+"""The link of a page, which has its token, for the terminal; not for files and pipes."""
 
 from __future__ import annotations
 

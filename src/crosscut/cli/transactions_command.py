@@ -80,7 +80,7 @@ def drop_transactions(
     chosen = selected(unfinished(store), sink, checkpoint)
     names = ", ".join(f"{one.task} of checkpoint {one.transaction.checkpoint_id}" for one in chosen)
     if not yes:
-        click.confirm(f"Drop {names}? Nobody will ever see that output", abort=True, err=True)
+        click.confirm(f"Drop {names}? That output will be lost", abort=True, err=True)
     claim = dropped(store, chosen, reason, force=force)
     click.echo(f"dropped in epoch {claim.epoch}: {names}")
 

@@ -12,13 +12,13 @@ from crosscut.errors import StateError
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Unpickle everything, which runs code of whoever wrote it. Default: only data.",
+    help="Unpickle everything, which can run any code of its author. Default: only data.",
 )
 
 
 @contextmanager
 def unpickling(paths: list[str], *, trust: bool) -> Iterator[None]:
-    """Load only data within the block, unless the user trusts whoever wrote it."""
+    """Load only data within the block, unless the user trusts its author."""
     if trust:
         from crosscut.savepoints.tables import warn_of_foreign_write
 
@@ -33,4 +33,4 @@ def unpickling(paths: list[str], *, trust: bool) -> Iterator[None]:
         with only_data():
             yield
     except RefusedPickleError as error:
-        raise StateError(f"{error}. If you trust whoever wrote it, add --trust") from error
+        raise StateError(f"{error}. If you trust its author, add --trust") from error

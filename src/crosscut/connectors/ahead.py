@@ -22,7 +22,7 @@ BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
 _NO_RECORD: Any = object()
 _IDLE_MS = 2.0
-"""Between two looks, where nobody can be woken up for what has come."""
+"""Between two looks, where the reader can't be woken up when data arrives."""
 
 _WOKEN_MS = 100.0
 """The same where somebody can. Only who is asked can be found to have fallen idle."""
@@ -88,7 +88,7 @@ class ReaderAhead(SplitReader[Record]):
         return len(self._buffer)
 
     async def move(self, position: JSON) -> None:
-        """Move on over what is no record, so that nobody looks there again."""
+        """Move on over what is no record, so that it is not looked at again."""
         await self.put(_NO_RECORD, position)
 
     @property

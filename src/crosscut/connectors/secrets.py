@@ -1,4 +1,4 @@
-"""Options of connectors that nobody must read: where they come from, and how they are shown."""
+"""Secret options of connectors: where they come from, and how they are shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PUBLIC = re.compile(
     r"|parallelism|count|first|last|start|end|limit|interval|rows|batch\w*|seed|number\w*|width",
     re.IGNORECASE,
 )
-"""Options whose values may be shown. Of all others, nobody knows whether they hold a secret."""
+"""Options whose values may be shown. Any other option may hold a secret."""
 
 HIDDEN = "***"
 

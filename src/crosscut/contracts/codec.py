@@ -19,7 +19,7 @@ from crosscut.contracts.connectors import JSON
 from crosscut.errors import CrosscutError, InternalError, StateError
 
 JSON_DEPTH_MAX = 64
-"""How deep a JSON value may nest: deeper ones could exhaust the stack of whoever reads them."""
+"""How deep a JSON value may nest: deeper ones could exhaust the stack of a reader."""
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 
@@ -105,7 +105,7 @@ def _mismatch(label: str, expected: str, found: object) -> _Mismatch:
 
 def _scalar_plan(kind: type, expected: str, label: str) -> _Plan:
     def check(value: Any) -> Any:
-        # An exact match: a bool is an int to isinstance, but not to whoever reads the JSON.
+        # An exact match: a bool is an int to isinstance, but not to a reader of the JSON.
         if type(value) is not kind:
             raise _mismatch(label, expected, value)
         return value

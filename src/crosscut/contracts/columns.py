@@ -1,7 +1,7 @@
-"""Rows that are still columns: nobody has made Python objects of them, and perhaps nobody has to.
+"""Rows that are still columns: no Python objects have been made of them yet.
 
 Only a source whose rows are keyed and counted at once gives these (`crosscut.graph.combining`): then a column
-is counted as it is. Nothing here needs pyarrow itself, which whoever made the rows has loaded.
+is counted as it is. Nothing here imports pyarrow itself, which the maker of the rows has loaded.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class SplitReader(ABC, Generic[Record]):
         return None
 
     def acknowledge(self, position: JSON) -> None:
-        """Every record before `position` is part of a completed checkpoint: nobody asks for it again.
+        """Every record before `position` is part of a completed checkpoint, and is not read again.
 
         Called between reads, for some of the completed checkpoints, in order, and never for one that
         may still be undone; after a crash perhaps not for the newest. In micro-batches a reader hears of
@@ -137,7 +137,7 @@ class Source(ABC, Generic[Record]):
         """Whether a reader that is opened at an old position gives the same records again.
 
         Else the job can't be exact: what was read since the last checkpoint is lost in a failure.
-        `Flow.explain` says so. For trying things out, and for inputs that nobody keeps.
+        `Flow.explain` says so. For trying things out, and for inputs that are not retained.
         """
         return True
 
@@ -429,7 +429,7 @@ class SinkWriter(ABC):
         """Remove all that attempts of this task have staged in this epoch: nothing of it is awaited any more.
 
         Called on a writer that has recovered, when it has committed everything. Attempts that died may have
-        left something that nobody knows of.
+        left something that is recorded nowhere.
         """
 
     def close(self) -> None:

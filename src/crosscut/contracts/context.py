@@ -57,7 +57,7 @@ class Context:
         """Send a record to those who read `stream.side_output(name)`, beside what `on_record` returns.
 
         Raises:
-            FlowError: Nobody reads that name, so the record would be lost.
+            FlowError: No stream reads that name, so the record would be lost.
         """
         self._say(name, record, self.timestamp)
 
@@ -75,7 +75,7 @@ class Context:
         """Have `on_timer` called for this key, once the watermark has come to `time`.
 
         A key has one timer for each time, however often it is set. One that is past is called soon; what it
-        yields has the watermark as its timestamp, so it is late for nobody.
+        yields has the watermark as its timestamp, so no operator takes it for late.
         """
         self._set(time, is_event_time=True)
 

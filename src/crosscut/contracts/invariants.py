@@ -20,7 +20,7 @@ OnBroken = Literal["report", "stop"]
 class Cut(ABC):
     """The job at one completed checkpoint. Read when asked, kept for the other predicates: don't change it.
 
-    With `snapshots="at-least-once"` it is not consistent: a task may have received what nobody has sent
+    With `snapshots="at-least-once"` it is not consistent: a task may have received what no task has sent
     yet on the cut.
     """
 

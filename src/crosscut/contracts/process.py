@@ -154,7 +154,7 @@ def declared(process: KeyedProcess[Any, Any]) -> Mapping[str, State]:
     """Return the states that a process declares, by name, sorted.
 
     Raises:
-        FlowError: One of them is not declared in the class: it would be nobody's.
+        FlowError: One of them is not declared in the class.
     """
     for name, one in vars(process).items():
         if isinstance(one, State):

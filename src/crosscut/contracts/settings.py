@@ -40,7 +40,7 @@ Migration = Callable[[Any, Any], Any]
 
 
 class Default(int):
-    """A number that nobody has given, told apart from the same one that somebody has."""
+    """A default number, told apart from the same number given by the user."""
 
 
 @shows_fields
@@ -155,11 +155,11 @@ class Settings:
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
-            non-loopback address while `spark.authenticate` is off (whoever can talk to Spark could then
-            read the job's secret), without encryption, or with it while Spark's own is off (whoever can
+            non-loopback address while `spark.authenticate` is off (anyone who can talk to Spark could then
+            read the job's secret), without encryption, or with it while Spark's own is off (anyone who can
             read Spark's traffic could read the key).
         encryption: TLS 1.3 between workers and driver. "auto": if Spark encrypts the traffic between its own
-            processes; else a warning beyond loopback, since whoever is on the way can then read records.
+            processes; else a warning beyond loopback, since anyone on the path can then read records.
             "required": always, and the job is refused where the key would travel in the open. "on": always,
             with a warning there. "off": never. Without TLS, frames to other machines carry a seal: changes
             on the way are seen, nothing is hidden.

@@ -160,7 +160,7 @@ def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Sliding
 
     Args:
         size: A duration of at least a millisecond.
-        every: Likewise, at most `size`: between the windows records would be lost.
+        every: A duration, at most `size`: between the windows records would be lost.
         offset: Windows begin so much later than those multiples, or earlier if it is negative. Less than
             `every` either way.
 

@@ -136,7 +136,7 @@ class Stream(SideOutputs, Generic[Record]):
             on_error: See `map`.
 
         Returns:
-            The streams by name, and as `rest` the one of all other records. Where nobody reads `rest`
+            The streams by name, and as `rest` the one of all other records. If `rest` is not read
             there must be none: a record that fits nowhere fails the job.
 
         Examples:
@@ -324,7 +324,7 @@ class Stream(SideOutputs, Generic[Record]):
             function: `function(record)` returns whole milliseconds since 1970 in UTC, or a `datetime` with a
                 time zone; not before the year 1 or after 9999; negative before 1970.
             out_of_orderness: How much older than the newest one a record of the same split may be.
-            idle_after: Nobody waits for a split that has had nothing to read for so long; what it gives
+            idle_after: A split that has had nothing to read for so long is not waited for; what it gives
                 afterwards may be late. None: a split that gives nothing holds the watermark up.
             align_within: A split is not read while its watermark is further ahead of the slowest one of this
                 source than that, so that windows and joins don't fill with what can't be finished yet. Needs
@@ -346,7 +346,7 @@ class Stream(SideOutputs, Generic[Record]):
                 self._draft,
                 kind,
                 "align_within needs idle_after: else a split that gives nothing would keep others waiting "
-                "for ever; say after how long nobody waits for it, as in idle_after='30s'",
+                "for ever; say after how long to stop waiting for it, as in idle_after='30s'",
             )
         spec = AssignTimestampsSpec(
             _of_one(self._draft, kind, function),

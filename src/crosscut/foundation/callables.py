@@ -101,7 +101,7 @@ def several(found: Any, function: Callable[..., Iterable[Any] | None]) -> Iterat
 
     Raises:
         TypeError: It has returned one record: nothing to iterate over, or a text, which to Python is several
-            texts of one character each, and nobody means that.
+            texts of one character each, which is never meant.
     """
     is_text = isinstance(found, str | bytes)
     try:

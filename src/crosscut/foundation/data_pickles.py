@@ -63,7 +63,7 @@ _VALUES = frozenset(
 
 @contextmanager
 def only_data() -> Iterator[None]:
-    """Load only data within the block, in this thread: for whoever looks at what others wrote."""
+    """Load only data within the block, in this thread: for reading what others wrote."""
     with loading(load_data):
         yield
 
@@ -151,14 +151,14 @@ class _DataUnpickler(pickle.Unpickler):  # noqa: S301 - see above
         # To import a module for a pickle would run code that its author chose.
         if module not in sys.modules and not module.startswith(_LOADED_WHEN_NAMED):
             raise RefusedPickleError(
-                f"it holds {module}.{name}: import {module} first, if you trust it and whoever wrote this"
+                f"it holds {module}.{name}: import {module} first, if you trust it and the author of this"
             )
         found = super().find_class(module, name)
         # By where it was defined: a module has other names than its own, such as those that it imports.
         if not isinstance(found, type) or not (_holds_data(found) or _is_of_program(found.__module__)):
             raise RefusedPickleError(
                 f"it holds {module}.{name}, which is neither of a plain type nor of a class that holds data; "
-                f"to load it could run any code of whoever wrote it"
+                f"loading it could run any code of its author"
             )
         return found
 

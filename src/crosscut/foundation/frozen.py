@@ -2,7 +2,7 @@
 
 `dataclass(frozen=True)` of the standard library sets each field by a call: one of eighteen fields takes
 sixteen times as long to make as one that may be changed. Events, effects and messages are made for every
-barrier and heartbeat, and by code that mypy checks: it finds whoever changes one. What users get is frozen at
+barrier and heartbeat, and by code that mypy checks: it finds any change to one. What users get is frozen at
 run time.
 """
 

@@ -68,7 +68,7 @@ def encoded_key(key: Any) -> bytes:
 _SHORT_TEXT = [b"s" + _length(count) for count in range(256)]
 """How texts of so many bytes begin."""
 _SHORT_INT = [b"i" + _length(count) for count in range(256)]
-"""Likewise numbers."""
+"""The same for numbers."""
 
 
 def encoded_keys(keys: Sequence[Any]) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # With defaults (PEP 696, Python 3.13): whoever writes `Stream` without brackets means any records.
+    # With defaults (PEP 696, Python 3.13): `Stream` without brackets means any records.
     from typing_extensions import TypeVar
 
     Record = TypeVar("Record", covariant=True, default=Any)

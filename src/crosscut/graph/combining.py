@@ -22,13 +22,13 @@ from crosscut.graph.specs import (
 
 
 def combined(graph: JobGraph) -> JobGraph:
-    """Return `graph` with folds begun before their shuffle, wherever nobody can tell.
+    """Return `graph` with folds begun before their shuffle, wherever that makes no difference.
 
     The task that makes the keys folds the records of each, and sends accumulators; the fold after the shuffle
     merges them. A fold has to say that this is the same: a count, a sum, an aggregate with `merge`
     (docs/decisions/0066-combined-before-the-shuffle.md). It must say nothing before the end of input, since
-    an update belongs to one record; nobody else may read these keys with their records; and it must not set
-    records aside that raise, since an accumulator is none.
+    an update belongs to one record; no other operator may read these keys with their records; and it must
+    not set records aside that raise, since an accumulator is none.
     """
     heads = {one.vertex_id: one.chain[0] for one in graph.vertices}
     chains = {one.vertex_id: one.chain for one in graph.vertices}

@@ -83,8 +83,8 @@ def _check_member(name: str, vertex: Vertex) -> None:
         if any(kind == TIMERS for _, kind in getattr(node.spec, "states", ())):
             raise FlowError(
                 f"flow {name!r}: operator {node.uid!r} has timers and stands in a loop: what a timer says "
-                f"may go round to it again, so nobody could know whether the loop has run empty; lead what "
-                f"it says out of the loop only",
+                f"may go round to it again, and nothing could tell when the loop has run empty; lead its "
+                f"output out of the loop only",
                 operator=node.uid,
             )
 

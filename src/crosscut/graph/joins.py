@@ -9,7 +9,7 @@ from crosscut.contracts.windows import Window
 
 LEFT, RIGHT = 0, 1
 How = Literal["inner", "left", "right", "outer"]
-"""Whose records are sent without a partner as well: nobody's, those of the left, of the right, of both."""
+"""Which records are sent without a partner as well: none, those of the left, of the right, of both."""
 LatestHow = Literal["inner", "left"]
 
 

@@ -198,7 +198,7 @@ def rehearse(packed: PackedGraph, known: Mapping[str, Mapping[str, str]]) -> Rep
     try:
         _, classes = unpacked_graph(packed)
         report["classes"] = [_shape_of(kind) for kind in classes]
-    except BaseException as error:  # noqa: BLE001 - likewise
+    except BaseException as error:  # noqa: BLE001 - as above
         report["error"] = f"{type(error).__name__}: {error}"
     return report
 

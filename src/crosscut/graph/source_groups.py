@@ -93,7 +93,7 @@ def _timed_sources(
         seen.add(name)
         vertex = by_id.get(name)
         if vertex is None:
-            # Of another stage, in batches: there nobody waits.
+            # Of another stage, in batches: no task waits there.
             continue
         specs = [node.spec for node in vertex.chain if isinstance(node.spec, AssignTimestampsSpec)]
         if vertex.source is not None:

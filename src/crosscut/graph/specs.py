@@ -100,7 +100,7 @@ class WatermarkHold:
 class AssignTimestampsSpec:
     """Gives each record its event time; its watermark stays `out_of_orderness_ms` below the newest.
 
-    `idle_after_ms`: Nobody waits for a split that has given nothing for so long.
+    `idle_after_ms`: A split that has given nothing for so long is not waited for.
     `align_within_ms`: A split waits while it is further ahead of the slowest one, None: never, of all sources
     with the same `align_group`; "": of this one.
     `hold`: Where its watermark stands instead.

@@ -143,7 +143,7 @@ def _shipped(name: str, module: ModuleType | None) -> ShippedModule | None:
 
 
 def _found(name: str) -> ModuleSpec | None:
-    """Return where a module that nobody has imported is found, without importing the packages around it."""
+    """Return where a module that is not imported is found, without importing the packages around it."""
     parent = name.rpartition(".")[0]
     path: Sequence[str] | None = None
     if parent:

@@ -42,7 +42,7 @@ class Calls:
     """Calls that are under way.
 
     Each has a thread of its own: in a pool, calls that hang would keep others waiting, which would then
-    be taken for hung themselves (D3). Whoever calls bounds how many there are.
+    be taken for hung themselves (D3). The caller bounds how many there are.
 
     Args:
         name: Of the threads; what is called stands after it.
@@ -72,7 +72,7 @@ class Calls:
         def call() -> None:
             try:
                 result = context.run(function, *args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
+            except BaseException as error:  # noqa: BLE001 - handed on to the waiting thread
                 del self._under_way[future]
                 future.set_exception(error)
             else:

@@ -20,7 +20,7 @@ _prctl: Callable[..., int] | None = None
 def tie_children() -> None:
     """Have processes that are forked from now on die with this one, however it dies. Linux only.
 
-    A fork shares the sockets: it would keep the connections of a killed worker open, so that nobody hears
+    A fork shares the sockets: it would keep the connections of a killed worker open, so that no peer hears
     of its death. A process that calls `exec` at once (`subprocess`) shares none, and runs no code of ours.
     """
     global _host, _prctl

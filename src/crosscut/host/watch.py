@@ -35,7 +35,7 @@ class Slices(Protocol):
 
 
 class Unwatched:
-    """Nobody looks: where no signal can interrupt."""
+    """Watches nothing: where no signal can interrupt."""
 
     def begin_slice(self, now_ns: int, patience_ns: int, time_budget: TimeBudget) -> None: ...
 
@@ -84,7 +84,7 @@ class Watch:
         if time_budget is not None:
             progress = time_budget.progress
             if progress != self._progress:
-                # Another call than when it was looked last. It began since then: nobody knows when.
+                # Another call than when it was looked last. It began since then, at an unknown time.
                 self._progress, self._moved_ns = progress, now_ns
             if now_ns - self._began_ns >= self._patience_ns:
                 time_budget.stop()

@@ -18,7 +18,7 @@ PANELS_MAX = 5
 
 def kernel_shell() -> Any:
     """Return the shell of the notebook's kernel that this program is, None if it is none."""
-    # Not imported for the question: it takes half a second, and whoever is in a kernel has it.
+    # Not imported for the question: it takes half a second, and a kernel has imported it.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell if getattr(shell, "kernel", None) is not None else None

@@ -25,7 +25,7 @@ from crosscut.protocol.messages import TaskStatistics
 from crosscut.protocol.telemetry import Reading
 
 BOTTLENECK_BUSY_MIN = 0.5
-"""A vertex that is less busy than this is none, whoever waits for it."""
+"""A vertex that is less busy than this is no bottleneck, whatever waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TaskMetrics:
         watermark: In milliseconds since 1970, None if there is none.
         watermark_delay_ms: How far it is behind the driver's clock.
         barrier: The newest checkpoint whose barrier has come to it, in this epoch; 0: none yet.
-        captured: The newest that has its state, likewise.
+        captured: The newest that has its state.
         latencies: By the name of each source, how long its records took to get here, in seconds, since the
             driver started.
     """
@@ -130,7 +130,7 @@ class JobMetrics:
         vertices: In topological order.
         checkpoints: The newest 100, oldest first; failed ones and those under way, too.
         failovers: The newest 100, oldest first.
-        errors: Likewise.
+        errors: The newest 100, oldest first.
         settings: As text, without passwords.
         dead_letters: The newest 100 that are known of: a task that sets many aside says a few a second.
         logs: The newest 200 lines that workers have logged, oldest first.

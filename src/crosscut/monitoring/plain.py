@@ -1,4 +1,4 @@
-"""Frozen values as plain data, for whoever looks at a job: each second, of each task."""
+"""Frozen values as plain data, for the viewers of a job: each second, of each task."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class StillWatermarks:
             if self._is_still(known, now_ns) and not known.is_told:
                 known.is_told = True
                 if self._is_task_still(one.held_up_by, now_ns):
-                    # Whoever holds that one up is the cause, and is told of.
+                    # The input that holds that one up is the cause, and is reported.
                     continue
                 texts.append(
                     f"the watermark of {one.task} has not moved for {(now_ns - known.since_ns) / 1e9:.0f} s "

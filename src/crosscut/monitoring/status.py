@@ -98,7 +98,7 @@ class JobStatus:
     Attributes:
         records_read: By the sources, since the job's beginning: a failover takes it back to the checkpoint,
             a resumed job goes on from there. When the job is over, it is what the newest checkpoint covers.
-        tasks: Counters of each task, which go back and on likewise.
+        tasks: Counters of each task, which go back and on in the same way.
         state_keys: Rows of keyed state in all tasks: one for each key that has a value; in a process one for
             each of its states in which the key has one, and for each entry of a map.
         state_memory_bytes: Memory that keyed state takes in all tasks, by a sample of its rows; see
@@ -224,7 +224,7 @@ class Observations:
         While the job runs, from what the workers have said in this epoch; before that, from the checkpoint
         that it goes back to; and once it is over, from the one that the next start would go on from.
 
-        At another parallelism its tasks are not those of the checkpoint, and nobody knows how many rows each
+        At another parallelism its tasks are not those of the checkpoint, and it is unknown how many rows each
         takes over: of a vertex they count together, until all that it has now have said something.
         """
         said: dict[TaskId, TaskStatistics] = {}

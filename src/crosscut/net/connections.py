@@ -43,7 +43,7 @@ _JOINED_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The secrets of one job, which all of its processes know and nobody else does."""
+    """The secrets of one job, known to all of its processes and to no others."""
 
     secret: bytes
     job: bytes
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol, ABC):
     All methods are called on the event loop's thread.
 
     Attributes:
-        has_offended: The peer, once proven, has said what nobody may say.
+        has_offended: The peer, once proven, has broken the protocol.
     """
 
     def __init__(self, credentials: Credentials, decoder: FrameDecoder) -> None:
@@ -274,7 +274,7 @@ async def connect(end: ConnectingSide, host: str, port: int) -> None:
     under a flood of connections each time is a draw.
 
     Raises:
-        OSError: Nobody listens there, or nobody answers.
+        OSError: The connection is refused, or there is no answer.
     """
     loop = asyncio.get_running_loop()
     for _ in range(CONNECT_ATTEMPTS_MAX):

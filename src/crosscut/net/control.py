@@ -141,7 +141,7 @@ class LinkHost(Protocol):
 
 
 class CoordinatorLink(AcceptingSide):
-    """The coordinator's end; nobody hears of it before the peer is proven."""
+    """The coordinator's end; it is not reported before the peer is proven."""
 
     def __init__(self, host: LinkHost, listener: Listener, credentials: Credentials) -> None:
         decoder = FrameDecoder(CONTROL_LIMITS, sequenced=False)

@@ -29,7 +29,7 @@ _PIPE_BYTES_MAX = 4096
 
 
 class JobCertificate:
-    """The certificate of one job and its private key, as PEM: whoever has the key is in the job.
+    """The certificate of one job and its private key, as PEM: the key is the proof of belonging to the job.
 
     It may be pickled, and travels inside `Credentials`. May be used from any thread.
     """
@@ -39,7 +39,7 @@ class JobCertificate:
         self._key = key
         self._connecting = self._context(ssl.PROTOCOL_TLS_CLIENT)
         self._accepting = self._context(ssl.PROTOCOL_TLS_SERVER)
-        # Nobody resumes a session: every connection shows the certificate.
+        # Sessions are not resumed: every connection shows the certificate.
         self._accepting.num_tickets = 0
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class JobCertificate:
         return Tunnel(self._accepting, accepting=True)
 
     def _context(self, side: ssl._SSLMethod) -> ssl.SSLContext:
-        # A context made like this trusts nobody yet, not even the authorities of the system.
+        # A context made like this trusts no certificate yet, not even the authorities of the system.
         context = ssl.SSLContext(side)
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
         # Not the name counts but the certificate itself: workers move, it stays the same.
@@ -153,7 +153,7 @@ class Tunnel:
                 replayed or cut (M4); close the connection.
         """
         if not self._is_established:
-            # Nobody of us says anything else before the other side has answered.
+            # Neither side of ours sends anything else before the other has answered.
             self._handshake_bytes += len(data)
             if self._handshake_bytes > TLS_HANDSHAKE_BYTES_MAX:
                 raise WireError(
@@ -172,7 +172,7 @@ class Tunnel:
         except ssl.SSLError as error:
             what = "stream broken" if self._is_established else "refused: the peer is not of this job"
             raise WireError(f"TLS {what} ({error.reason or error})") from error
-        # Nobody of us ends the encryption and keeps the connection.
+        # Neither side of ours ends the encryption and keeps the connection.
         raise WireError("TLS ended by the peer")
 
     def answer(self) -> bytes:

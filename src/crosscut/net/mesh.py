@@ -152,7 +152,7 @@ class Mesh:
             self._early.pop(end, None)
         if end.peer is not None and self._peer_links.get(end.peer) is end:
             task = next((one.target for one in end.incoming), None) or next(iter(end.outgoing)).source
-            # A peer of this job that says what nobody may say is a bug, and not a loss.
+            # A peer of this job that breaks the protocol is a bug, and not a loss.
             kind = "WireError" if end.has_offended else "ConnectionLost"
             reason = f"the connection to worker {end.peer} is lost: {reason}"
             self._host.connection_lost(task, FailureCause(kind, reason, is_transient=True))

@@ -32,7 +32,7 @@ class PeerLinkOwner(Protocol):
         """Its channels are ready for records."""
 
     def peer_link_lost(self, end: PeerLink, reason: str) -> None:
-        """A connection is over, though nobody here closed it; it may never have been open."""
+        """A connection is over without being closed here; it may never have been open."""
 
 
 class ChannelHost(Protocol):

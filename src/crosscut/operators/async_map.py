@@ -63,7 +63,7 @@ class AsyncMap(Operator):
         begins: Which task it is for, and from where that goes on.
 
     Attributes:
-        requests: Calls to be started; whoever takes them empties it.
+        requests: Calls to be started; the caller takes them out.
     """
 
     runs_in_copies = False

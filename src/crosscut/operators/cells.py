@@ -195,7 +195,7 @@ class SerializedCells:
         self._uid = uid
         self._name = name
         self._version = serializer.version.to_bytes(_VERSION_BYTES, "big")
-        # What is decoded anew belongs to nobody else.
+        # What is decoded anew is not shared.
         self.own = self.get
         self.has = cells.has
         self.delete = cells.delete

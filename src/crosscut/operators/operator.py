@@ -71,7 +71,7 @@ class Operator(ABC):
         """These keys belong to the task; called before anything else but `loading`."""
 
     def begin_at(self, watermark: int | None) -> None:
-        """The restored snapshot has this watermark: whoever is next may know it, and is told of it again."""
+        """The restored snapshot has this watermark; the next operator may know it, and is told again."""
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch:

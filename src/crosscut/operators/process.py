@@ -198,7 +198,7 @@ class Process(Operator):
         # In this order: where there is no turn left, no timer is taken out.
         for _, (time, key) in zip(turns, timers.due(up_to), strict=False):
             context.key = key
-            # For whoever is next, nothing older than the watermark that it knows may come, nor anything that
+            # The next operator must get nothing older than the watermark that it knows, nor anything that
             # no window has an end for.
             context.timestamp = (
                 min(max(time, passed, timers.not_before), TIMESTAMP_MAX) if is_event_time else of_clock
@@ -285,7 +285,7 @@ class Process(Operator):
 
     def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:
         """See `Clocks.set_timer`; return whether it is new."""
-        # A snapshot may be taken before it is called, and does not say how far whoever is next has heard.
+        # A snapshot may be taken before, and does not say which watermark the next operator knows.
         said = self._passed if self._calling is None else self._context.timestamp
         if self._calling is not None and not self._calling[1]:
             # What had expired for it has not come back when that timer is called.

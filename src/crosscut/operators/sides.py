@@ -55,14 +55,14 @@ class Sides:
             timestamp: None where records have none.
 
         Raises:
-            FlowError: Nobody does, so the record would be lost.
+            FlowError: No stream reads it, so the record would be lost.
         """
         try:
             self._records[name].append(record)
         except KeyError:
             read = ", ".join(map(repr, self._records)) or "none"
             raise FlowError(
-                f"operator {self._uid!r} says a record under {name!r}, which nobody reads (of its side "
+                f"operator {self._uid!r} gives a record to {name!r}, which no stream reads (of its side "
                 f"outputs are read: {read}): add .side_output({name!r}) to the stream of the operator",
                 operator=self._uid,
             ) from None

@@ -115,13 +115,13 @@ class Split(Operator):
     def _fits_nowhere(self) -> FlowError:
         names = ", ".join(repr(name) for name, _ in self._predicates)
         return FlowError(
-            f"a record fits none of {names}, and nobody reads the others: go on with `rest`, too",
+            f"a record fits none of {names}, and no stream reads the others: go on with `rest`, too",
             operator=self.uid,
         )
 
 
 class Inspect(Operator):
-    """Shows each record to a function; what that returns is nobody's business."""
+    """Shows each record to a function, and ignores what that returns."""
 
     def __init__(self, uid: str, function: Callable[[Any], object]) -> None:
         super().__init__(uid)

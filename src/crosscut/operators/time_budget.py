@@ -14,9 +14,9 @@ _NO_RECORDS: Iterator[Any] = iter([])
 class TimeBudget:
     """What the operators of a task have before them; one at a time.
 
-    An operator that loops over records asks for its iterator here, and that is all that it pays: whoever
-    finds that the slice has taken long enough, from a signal handler or between two records, shortens the
-    list that is being iterated. The loop ends after the record that is under way, as if there were no more.
+    An operator that loops over records asks for its iterator here, and has no other cost. When the slice has
+    taken long enough, a signal handler, or the code between two records, shortens the list that is being
+    iterated. The loop ends after the record that is under way, as if there were no more.
 
     Attributes:
         is_over: The time is up: no other operator is to begin.

@@ -106,7 +106,7 @@ class AssignTimestamps(Operator):
         if not sides:
             sides = {"": None if is_open else known.get("")}
         if self._hold is not None and self._hold.at_ms is not None:
-            # Whoever comes next is told of it, as of any watermark that a snapshot has.
+            # The next operator is told of it, as of any watermark in a snapshot.
             watermark = self._hold.at_ms if watermark is None else max(watermark, self._hold.at_ms)
             sides = dict.fromkeys(sides, watermark)
         self._combined = CombinedWatermark(sides, watermark, is_open=is_open)
@@ -134,7 +134,7 @@ class AssignTimestamps(Operator):
         if self._idle_after_ms is None:
             return
         since = self._silent_since.setdefault(split, self.time_budget.now_ms)
-        # Only who has just been asked is idle: nobody was, while what comes after was slow.
+        # Only a split that has just been read is idle: none was, while the operators after it were slow.
         if since + self._idle_after_ms <= self.time_budget.now_ms and self._combined.may_fall_idle(split):
             self._add_news(self._combined.heard(split, None, idle=True))
 
@@ -156,7 +156,7 @@ class AssignTimestamps(Operator):
 
     @property
     def next_alarm_ms(self) -> int | None:
-        """When `look` is to be called: nobody else says, in what reads no split, that nothing has come."""
+        """When `look` is to be called: without splits, nothing else says that no record has come."""
         if self._idle_after_ms is None or self._hears_when_read or self._combined.is_idle:
             return None
         since = self._silent_since.get("")

@@ -14,13 +14,13 @@ class CombinedWatermark(Generic[Side]):
     """The lowest watermark of all sides that are not idle. It never goes back.
 
     A side of which nothing is known holds it up. One that has ended does not, nor one that is idle; if all
-    are idle, nobody is to be waited for, and the highest counts.
+    are idle, there is none to wait for, and the highest counts.
 
     Args:
         sides: The watermark of each, None if none is known.
         watermark: What the combined one has been already. At another parallelism it may be below all sides:
             each task begins with the lowest of all that there were.
-        is_open: Sides may come: while there is none, nobody is to be waited for here.
+        is_open: Sides may come; while there is none, nothing is waited for.
 
     Attributes:
         is_idle: Whether all sides are.

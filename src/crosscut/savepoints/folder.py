@@ -1,7 +1,7 @@
 """The directory of a savepoint: local, or in any file system that fsspec knows.
 
-Nobody contends for it, as two drivers may for a checkpoint directory: so a file system that can't create a
-file in one step will do.
+Writers don't contend for it, as two drivers may for a checkpoint directory: so a file system that can't
+create a file in one step will do.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Claim:
 
     Attributes:
         lineage: Of the job.
-        token: Nobody else has it, ever.
+        token: Unique to this writer.
     """
 
     lineage: str
@@ -73,7 +73,7 @@ def check_free(path: str | os.PathLike[str], unless_of: Container[str] = ()) -> 
 
 
 def new_folder(path: str | os.PathLike[str], lineage: str, *, goes_on: bool = False) -> tuple[Folder, Claim]:
-    """Return the directory or URL at `path` for a savepoint to be written into: nobody else does.
+    """Return the directory or URL at `path` for a savepoint to be written into by this writer only.
 
     Args:
         lineage: Of the job.
@@ -95,7 +95,7 @@ def new_folder(path: str | os.PathLike[str], lineage: str, *, goes_on: bool = Fa
 
 
 def claim_at(folder: Folder) -> Claim | None:
-    """Return who writes a savepoint there, or has died while it did; None: nobody, or it is not said."""
+    """Return the writer of a savepoint there, alive or dead; None if there is none, or it is unknown."""
     try:
         data = folder.read(UNFINISHED)
     except FileNotFoundError:

@@ -133,7 +133,7 @@ def _without_updates(graph: JobGraph) -> JobGraph:
 
 
 def _keeps_nothing(node: OperatorNode) -> bool:
-    """Whether nobody can tell, after the end, that the operator has had a record."""
+    """Whether the operator, after the end, holds no trace of any record."""
     match node.spec:
         case MapSpec() | FilterSpec() | FlatMapSpec() | SplitSpec() | UnionSpec() | KeyBySpec():
             return True
@@ -165,7 +165,7 @@ def _same(record: Any) -> Any:
 
 
 def _ignored(record: Any) -> None:
-    """Nobody has asked for it."""
+    """It has not been asked for."""
 
 
 def unread_rows(checkpoint: CheckpointCompleted) -> int:

@@ -51,7 +51,7 @@ class SavepointManifest:
         parallelism: That it was taken at: `tasks` has so many of each vertex.
         tasks: Positions, watermarks, progress at the end of input, counters; no parts, no transactions.
         ancestors: Histories that output may be of: older ones first, last that of the job itself.
-        pending: What had not been known to be committed: of a checkpoint that nobody has asked to be a
+        pending: What had not been known to be committed: of a checkpoint that was not asked to be a
             savepoint.
         written: ISO time, for people.
         known_splits: How far the searches of dynamic sources have come.

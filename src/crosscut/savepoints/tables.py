@@ -38,7 +38,7 @@ def warn_of_foreign_write(path: str | os.PathLike[str]) -> None:
     numbered = NUMBERED.fullmatch(os.fspath(path))
     if reason := foreign_write(os.fspath(path)) or (numbered and foreign_write(numbered[1])):
         warnings.warn(
-            f"{reason}: state is pickled, so whoever can write there can run code in this program",
+            f"{reason}: state is pickled, so anyone who can write there can run code in this program",
             RuntimeWarning,
             stacklevel=3,
         )

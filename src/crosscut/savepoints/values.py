@@ -3,7 +3,7 @@
 `None`, booleans, numbers, text, lists and dictionaries with text keys are themselves. What else there is, is
 an object with one key: `$tuple`, `$set`, `$frozenset` (items), `$bytes` (base64), `$dict` (pairs), `$float`
 ("nan", "inf", "-inf"), and `$pickle` (base64) for instances of classes, which only a program that has these
-can read. A pickle runs code of whoever made it: read savepoints only of those whose programs you would run.
+can read. A pickle can run any code of its author: read savepoints only from authors that you trust.
 """
 
 from __future__ import annotations

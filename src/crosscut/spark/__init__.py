@@ -1,6 +1,6 @@
 """Spark: what carries the workers and, as sources and sinks, its data (`crosscut.spark.dataframe`, ...).
 
-Its names are loaded when they are first asked for: a worker, or whoever only writes a flow, does not load
+Its names are loaded on first use: a worker, or a program that only builds a flow, does not load
 pyspark's SQL because of this package.
 """
 

@@ -20,7 +20,7 @@ Later blocks override earlier ones, in one part too. Parts are not divided by ke
 no hash per key (docs/decisions/0003). `XCS4` is read as well: there all blocks are rows, and their heads are
 `(table, is_named, keys)`.
 
-Pickle runs code of whoever made the bytes. Parts are read only after their SHA-256 matched the one in
+A pickle can run any code of its author. Parts are read only after their SHA-256 matched the one in
 the job log: by workers, which run the user's code anyway, and on the driver for the flow's own
 invariants, if it states any (rules S7, S8).
 """
@@ -48,7 +48,7 @@ _KEYS_SHOWN = 3
 _PICKLED = "p"
 
 ATOMIC = frozenset({int, float, complex, bool, str, bytes, type(None)})
-"""Types whose values nobody can change."""
+"""Types whose values are immutable."""
 
 
 class _Deleted:
@@ -418,7 +418,7 @@ def update(into: dict[Any, Any], newer: dict[Any, Any], *, replaces_keys: bool) 
 
 
 def owned_copy(value: Any) -> Any:
-    """Return `value` if nobody can change it, else a copy that the caller may change."""
+    """Return `value` if it is immutable, else a copy that the caller may change."""
     kind = type(value)
     if kind in ATOMIC:
         return value
@@ -438,7 +438,7 @@ def owned_copy(value: Any) -> Any:
     ):
         return value.copy()
     else:
-        # An object with such attributes: likewise.
+        # An object with such attributes is mutable, too.
         is_plain = _PLAIN_KINDS.get(kind)
         if is_plain is None:
             is_plain = _PLAIN_KINDS[kind] = _is_plain(kind)

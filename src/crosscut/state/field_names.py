@@ -152,7 +152,7 @@ def check_fields(name: str, before: tuple[str, ...], uid: str) -> None:
     try:
         kind = _found(import_module(module), qualified)
     except ImportError:
-        # Whoever loads such an object says so, with its key.
+        # Loading such an object reports it, with its key.
         return
     now = fields_by_position(kind)
     if (

@@ -167,7 +167,7 @@ class KeyedState:
         """The layer of `checkpoint_id` will not be stored."""
 
     def close(self) -> None:
-        """Nobody uses this state any more: give back what it takes outside of memory."""
+        """Release what this state holds outside of memory; it is not used after."""
 
     def roll_back(self, checkpoint_id: CheckpointId) -> None:
         """Go back to `checkpoint_id`, which must be `at_hand`; reads nothing."""

@@ -74,7 +74,7 @@ def mean_bytes(objects: list[Any], *, is_shared: bool = True) -> float:
     What several refer to counts in equal shares.
 
     Args:
-        is_shared: That counts for these objects themselves, too; else each is as if nobody else had it.
+        is_shared: The objects themselves may be shared as well; else each counts in full.
     """
     if not objects:
         return 0.0

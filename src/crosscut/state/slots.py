@@ -7,7 +7,7 @@ in dicts that no cache holds, and one more to merge it.
 
 A part names a key when it has got its slot, and from then on by that: a part of changes holds the new
 keys, arrays of slots and values, and now and then a slice of the table (`crosscut.state.slot_parts`). Slots
-are given in order and are the same for whoever reads the parts of one history. A roll-back takes those away
+are given in order and are the same for every reader of the parts of one history. A roll-back takes those away
 that were given after the checkpoint.
 """
 
@@ -377,7 +377,7 @@ class SlotTable(Table):
             del self._frozen[: len(done)]
             self._base_id, self._base_count = done[-1][0], done[-1][1].key_count
         for _, one in done:
-            # Many at once would take long: nobody else has these objects.
+            # Many at once would take long, and these objects are not shared.
             while one.olds:
                 del one.olds[-SLOTS_PER_BLOCK:]
                 yield

@@ -503,7 +503,7 @@ def _bring_up(into: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
         if can_be_changed(values):
             try:
                 values = list(map(owned_copy, values))
-            except Exception:  # noqa: BLE001 - whoever asks for the value gets the error, with its key
+            except Exception:  # noqa: BLE001 - raised when the value is asked for, with its key
                 return
     into.update(zip(keys, values, strict=True))
 

@@ -125,7 +125,7 @@ class Timers:
         """Set a timer; return False, and change nothing, if `key` has one at that time.
 
         Args:
-            not_before: Whoever is next has heard that nothing older will come.
+            not_before: The next operator has been told that nothing older will come.
         """
         row = (key, time)
         if self._table.has(row):

@@ -81,8 +81,8 @@ class CheckpointStore:
         if self._key is not None:
             return f"the job log is authenticated, with key {self._key.key_id}"
         return (
-            f"the job log is not authenticated ({VARIABLE} is not set): whoever may write to the checkpoint "
-            f"directory decides what the job goes on from"
+            f"the job log is not authenticated ({VARIABLE} is not set): anyone who may write to the "
+            f"checkpoint directory decides what the job goes on from"
         )
 
     # The job log: see `StoredLog`.

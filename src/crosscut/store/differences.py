@@ -6,7 +6,7 @@ A change is one of
     ["{", {key: change, ...}, [key, ...]] an object: these fields have changed or are new, these are gone
     ["[", before, after, [value, ...]]    a list: so many items at either end are kept, and between them
                                           stand these values now
-    ["~", before, after, [change, ...]]   a list of the same length: likewise, and between them each item
+    ["~", before, after, [change, ...]]   a list of the same length: as above, and between them each item
                                           has changed in this way (None: not at all)
 """
 
@@ -79,7 +79,7 @@ def _list_difference(old: list[Any], new: list[Any]) -> JSON:
 
 
 def _is_same(one: JSON, other: JSON) -> bool:
-    """Whether the two are one value for whoever reads JSON: 1, 1.0 and true are equal in Python only."""
+    """Whether the two are one value for a reader of JSON: 1, 1.0 and true are equal in Python only."""
     if one is other:
         return True
     return one == other and marshal.dumps(one, _MARSHAL_VERSION) == marshal.dumps(other, _MARSHAL_VERSION)

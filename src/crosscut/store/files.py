@@ -47,7 +47,7 @@ class Files(ABC):
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> Put:
-        """Create `path` with `data`, durably and in one step: nobody ever sees a part of it."""
+        """Create `path` with `data`, durably and in one step: no reader ever sees a part of it."""
 
     @abstractmethod
     def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
@@ -76,7 +76,7 @@ class Files(ABC):
     def settle(self, path: str) -> None:
         """Make durable that the files now visible in directory `path` exist.
 
-        Whoever acts on a file that another process created needs this: that process may have died
+        Needed before acting on a file that another process created: that process may have died
         between making it visible and making it durable.
         """
 
@@ -241,7 +241,7 @@ class LocalFiles(Files):
             try:
                 os.mkdir(directory, 0o700)
             except FileNotFoundError:
-                # A parent that is there says the same if nobody can make a directory in it, as /proc.
+                # A parent that exists but can't hold new directories, such as /proc, gives the same error.
                 if os.path.isdir(parent):
                     raise
                 self._make(parent)
@@ -249,7 +249,7 @@ class LocalFiles(Files):
         except FileExistsError:
             if not os.path.isdir(directory):
                 raise
-        # Also if it existed: whoever has just made it may not have come to this line yet.
+        # Also if it existed: its maker may not have come to this line yet.
         self._sync_directory(parent)
 
     def _write(self, path: str, chunks: Iterable[bytes]) -> None:
@@ -298,7 +298,7 @@ def _temporary_name(final: str) -> str:
 
 
 def _regular(path: str, flags: int) -> int:
-    """Open a regular file only: to open a FIFO is to wait for whoever writes to it, for ever."""
+    """Open a regular file only: opening a FIFO would wait for a writer, for ever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -407,7 +407,7 @@ class StoredLog:
 
     def _put(self, index: LogIndex, path: str, data: bytes) -> Put:
         if index.number == 1:
-            # Also if it exists: whoever made it may have died before that was durable.
+            # Also if it exists: its maker may have died before that was durable.
             self._files.make_directory(_directory(index))
         try:
             return self._files.put_if_absent(path, data)

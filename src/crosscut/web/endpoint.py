@@ -1,7 +1,7 @@
 """Where the page of a running job answers: a file in its checkpoint directory, readable for its owner only.
 
-Commands in another terminal find the job with it. Whoever can read the file can do what the page can do: the
-user who runs the job. The token in it is made for one run. One that the user has set (`CROSSCUT_WEB_TOKEN`)
+Commands in another terminal find the job with it. Only the user who runs the job can read it; a reader can
+do what the page can do. The token in it is made for one run. One that the user has set (`CROSSCUT_WEB_TOKEN`)
 is neither written nor sent by commands: after a crash the file names a port that anybody may have taken.
 In an object store there is no such file, since others may read it there.
 """

@@ -108,7 +108,7 @@ class Page:
 
     @property
     def link(self) -> str:
-        """What to open in a browser; whoever has it may look, and stop the job."""
+        """What to open in a browser; it gives access to the page, and to stopping the job."""
         return self.link_at(self._url or self.address)
 
     def link_at(self, url: str) -> str:

@@ -1,7 +1,7 @@
 """What a job looked like when it was last seen, in a file of its checkpoint directory.
 
 It is for people, who follow a job from elsewhere or look at one that has ended: nothing is decided by it, and
-whoever can write there can put anything into it.
+anyone who can write there can put anything into it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _content(directory: str) -> bytes:
         files, path = fsspec.core.url_to_fs(directory)
         with files.open(f"{path.rstrip('/')}/{NAME}", "rb") as file:
             return bytes(file.read(BYTES_MAX + 1))
-    # Anybody may have put it there: no link is followed, and nobody is waited for.
+    # Anyone may have put it there: no link is followed, and a FIFO is not waited for.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(os.path.join(local, NAME), flags), "rb") as regular:
         if not stat.S_ISREG(os.fstat(regular.fileno()).st_mode):

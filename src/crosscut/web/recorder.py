@@ -60,7 +60,7 @@ class Recorder:
         return self.document_of(self._look())
 
     def document_of(self, metrics: JobMetrics) -> dict[str, Any]:
-        """Return the job as it was then, likewise."""
+        """Return the job as it was then, as above."""
         with self._lock:
             return {"job": metrics.as_dict(), "series": self._series.as_dict()}
 

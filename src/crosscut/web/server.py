@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base calls it
-        """Nobody reads it: a browser asks once a second."""
+        """Not logged: a browser asks once a second."""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -130,7 +130,7 @@ class PageServer(ThreadingHTTPServer):
         self._coming.pop(request, None)
 
     def service_actions(self) -> None:
-        # The timeout of a socket is for each byte: whoever sends one now and then would keep its place.
+        # The timeout of a socket is for each byte: a client that sends one now and then would keep its place.
         now_s = time.monotonic()
         for request in [one for one, ends_s in tuple(self._coming.items()) if ends_s <= now_s]:
             self.has_come_in(request)

@@ -1,4 +1,4 @@
-"""What is made for whoever looks at a job, and how often."""
+"""What is made for the viewers of a job, and how often."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Batches: what travels together on a channel, and its bytes (pickle protocol 5).
 
-Pickle runs code of whoever made the bytes. It is used here and nowhere else on the wire, between
+A pickle can run any code of its author. It is used here and nowhere else on the wire, between
 workers of one job, which run the same user's code anyway, and only on frames of a channel whose
 handshake both sides have passed (rule S7).
 """

@@ -4,7 +4,7 @@ A frame is a header of 20 bytes (magic, version, type, payload length, channel, 
 payload. The header is judged alone: nothing of the payload is gathered before its type and length are
 known to be allowed (rule S5), so a lying length costs its sender the connection and us no memory.
 
-Sans-I/O: `FrameDecoder` gets bytes from whoever owns the socket, `encode_frame` returns bytes.
+Sans-I/O: `FrameDecoder` gets bytes from the owner of the socket, `encode_frame` returns bytes.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class FrameDecoder:
 
     Iteration stops when no complete frame is left, and goes on after the next `feed`. It may be left in
     the middle (a barrier blocked the channel): later frames stay here, undecoded. `held_bytes`
-    grows by what is fed and shrinks by what is iterated: whoever reads the socket bounds it by not
+    grows by what is fed and shrinks by what is iterated: the reader of the socket bounds it by not
     reading on while it is too large.
 
     A payload that lies within one fed piece is handed out as a view of it, a longer one is joined once:

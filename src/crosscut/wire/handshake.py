@@ -305,7 +305,7 @@ class ServerHandshake(_Handshake):
         self._add(data)
         steps: list[SendBytes | Proven] = []
         if self._phase is Phase.AWAITING_HELLO and not self._unread.startswith(_START[: len(self._unread)]):
-            # Whoever speaks something else need not be waited for.
+            # A peer that speaks something else need not be waited for.
             self._fail()
         if self._phase is Phase.AWAITING_HELLO and (hello := self._take(_HELLO.size)):
             _, _, role, job, epoch, detail, _ = _HELLO.unpack(hello)

@@ -57,7 +57,7 @@ class SendQueues:
         channel = self._turns.popleft()
         send_queue = self._send_queues[channel]
         kind, payload = send_queue.popleft()
-        # Only a batch is cut: whoever receives the others looks for them whole.
+        # Only a batch is cut: receivers expect the others whole.
         if len(payload) > self._piece_bytes and kind is FrameType.BATCH:
             whole = memoryview(payload)
             send_queue.appendleft((kind, whole[self._piece_bytes :]))

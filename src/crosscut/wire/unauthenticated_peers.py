@@ -1,8 +1,8 @@
 """Peers that have connected and not proven the secret: who may stay, and what is said of those refused.
 
-Whoever can reach a port can open connections faster than anybody can prove anything. Memory is bounded, so
+Anyone who can reach a port can open connections faster than peers can prove themselves. Memory is bounded, so
 somebody has to go; if that were the oldest, a flood would push out every genuine peer in the middle of
-its handshake. So whoever goes is drawn by lot, in two rooms: those that have said a hello that fits are
+its handshake. So the one that goes is drawn by lot, in two rooms: those that have said a hello that fits are
 not in the draw of those that have not, and a flood of one kind can't fill the room of the other. In a
 room it hits the address that has the most, so that others are not pushed out by it.
 

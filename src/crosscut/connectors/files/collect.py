@@ -148,7 +148,7 @@ class Collect(Sink):
         if stat.S_IMODE(found.st_mode) & 0o077:
             raise ConnectorError(
                 f"{self._directory} has mode {stat.S_IMODE(found.st_mode):04o}, expected 0700: its files are "
-                f"unpickled, so nobody else may enter it; chmod 700 it or choose another directory",
+                f"unpickled, so other users must not enter it; chmod 700 it or choose another directory",
                 directory=str(self._directory),
             )
 

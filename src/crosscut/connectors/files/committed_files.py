@@ -1,4 +1,4 @@
-"""The committed files of a file sink, by checkpoint: for whoever reads what a job has put out."""
+"""The committed files of a file sink, by checkpoint, for readers of a job's output."""
 
 from __future__ import annotations
 

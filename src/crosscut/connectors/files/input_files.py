@@ -51,7 +51,7 @@ class InputFile:
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is compressed: then nobody can begin in the middle of it."""
+        """Whether it is compressed: then reading can't begin in the middle of it."""
         return os.path.splitext(self.path)[1] in _UNPACK
 
 
@@ -131,7 +131,7 @@ class InputFiles:
             return open(path, "rb", buffering=0)
         except ConnectorError:
             raise
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as above
             raise self._unreadable(path, error) from None
 
     def describe(self) -> str:
@@ -156,7 +156,7 @@ class InputFiles:
             # Who watches asks again, and a listing that was kept shows nothing new.
             system.invalidate_cache()
             found = system.glob(pattern, detail=True)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as above
             raise self._unreadable(self.pattern, error) from None
         for key in sorted(found):
             parts = key[len(pattern.split("*")[0].rpartition("/")[0]) :].split("/")
@@ -221,7 +221,7 @@ class InputStream:
 
     Args:
         raw: The file as it is stored.
-        is_slow: It is read in a thread of its own, one block ahead, since whoever reads may not wait.
+        is_slow: It is read in a thread of its own, one block ahead, since the reader may not wait.
     """
 
     def __init__(self, raw: Any, path: str, *, is_slow: bool) -> None:

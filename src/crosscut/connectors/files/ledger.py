@@ -1,6 +1,6 @@
 """What a task of a file sink has published: a record that outlives the files, which readers may take away.
 
-One small file for each epoch that writes: nobody but its owner writes to it, so none can be set back by a
+One small file for each epoch that writes: only its owner writes to it, so none can be set back by a
 zombie. It holds the newest two states in two slots of fixed size, one a line. A state is durable before
 the files that it names get their final names.
 """

@@ -2,13 +2,13 @@
 
 A merge has a directory `.crosscut/merges/<name>`, a plan beside it, and goes on from any line where it died:
 
-1. The content of the files, whoever may take them meanwhile, is written to `merged` there, and made durable.
+1. The content of the files is written to `merged` there, and made durable. Readers may take files meanwhile.
 2. The plan, which names the files and the final name, is made durable.
 3. Each file is renamed into the directory. One that is gone has been taken by a reader: the others go back.
 4. `merged` gets its final name. *This rename is the merge.* Then the old files and the plan are deleted.
 
 Between 3 and 4, some renames long, who lists the directory finds the records of these files not at all;
-nobody ever finds one twice. Who reads as crosscut does (`merges_done`) waits for that moment to pass.
+no reader ever finds one twice. A reader such as crosscut's own (`merges_done`) waits for that moment to pass.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def merges_done(directory: str, timeout_s: float = _WAIT_S) -> Iterator[None]:
     """
     root = Path(directory)
     if not _has_moved(root):
-        # Nobody has ever moved anything, so there is nothing to hold; readers may not make files here.
+        # Nothing has ever been moved, so there is nothing to hold; readers may not make files here.
         yield
         if _has_moved(root):
             raise ConnectorError(
@@ -414,7 +414,7 @@ class _Merge:
         raise OSError(errno.EBUSY, "directory was removed again and again", os.path.dirname(path))
 
     def remove_directory(self) -> None:
-        """Remove what nobody needs any more."""
+        """Remove what is no longer needed."""
         with self._opened() as directory:
             if directory is None:
                 return
@@ -447,7 +447,7 @@ def _locked(merges: Stage, name: str, *, shared: bool = False, wait: bool = Fals
     try:
         descriptor = merges.opened(name, flags | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Nobody has ever moved anything.
+        # Nothing has ever been moved.
         yield True
         return
     try:

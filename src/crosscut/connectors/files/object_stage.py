@@ -164,7 +164,7 @@ class ObjectStage:
         self.drop(name)
 
     def drop(self, name: str) -> None:
-        """Remove the staged one of two: while it is there, whoever commits again would publish it again.
+        """Remove the staged one of two: while it exists, a second commit would publish it again.
 
         Raises:
             OSError: It may be there still.
@@ -180,7 +180,7 @@ class ObjectStage:
         self.objects.put(f"{self._below}/{name}", data)
 
     def remove(self, name: str) -> None:
-        """Remove an object that nobody needs. A failure costs space, not correctness, so it is only told."""
+        """Remove an unneeded object. A failure costs space, not correctness, so it is only logged."""
         try:
             self.drop(name)
         except OSError as error:

@@ -17,7 +17,7 @@ class PackedFile(ABC):
     """The unpacked content of a file.
 
     Args:
-        raw: The file as it is stored; whoever has opened it closes it.
+        raw: The file as it is stored; the caller closes it.
     """
 
     def __init__(self, raw: Any) -> None:

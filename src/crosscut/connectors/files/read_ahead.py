@@ -1,4 +1,4 @@
-"""Arrow record batches, decoded in a thread, one ahead of whoever reads them."""
+"""Arrow record batches, decoded in a thread, one ahead of their reader."""
 
 from __future__ import annotations
 

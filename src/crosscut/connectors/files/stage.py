@@ -52,7 +52,7 @@ class Stage:
     def made(cls, directory: Path, names: Sequence[str]) -> Stage:
         """Make the directories `names`, one below the other, in `directory`, and open the last one.
 
-        Whoever leaves removes what is empty, so one may go between being made and being opened.
+        A writer that ends removes empty directories, so one may go between being made and being opened.
 
         Raises:
             OSError: That is not possible; for instance, one of them is a symbolic link.
@@ -105,7 +105,7 @@ class Stage:
         os.rename(name, final, src_dir_fd=self._descriptor, dst_dir_fd=target)
 
     def drop(self, name: str) -> None:
-        """Remove the staged one of two names: while it is there, whoever commits again would move it again.
+        """Remove the staged one of two names: while it exists, a second commit would move it again.
 
         Raises:
             OSError: It may be there still.
@@ -114,7 +114,7 @@ class Stage:
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file that nobody needs. A failure costs space, not correctness, so it is only told."""
+        """Remove an unneeded file. A failure costs space, not correctness, so it is only logged."""
         try:
             self.drop(name)
         except OSError as error:
@@ -170,7 +170,7 @@ def opened_below(directory: Path, names: Sequence[str], *, create: bool) -> int:
                     os.mkdir(name, 0o777, dir_fd=above)
             descriptor = os.open(name, _NO_LINK, dir_fd=above)
         except NotADirectoryError as error:
-            # What a link is opened as says ENOTDIR, too: the difference matters to whoever mends it.
+            # Opening a link fails with ENOTDIR, too: the user needs to know which of the two it is.
             found = looked_at(name, above)
             if found is not None and stat.S_ISLNK(found.st_mode):
                 raise OSError(errno.ELOOP, "a symbolic link in the stage", name) from error

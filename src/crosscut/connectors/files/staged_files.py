@@ -73,7 +73,7 @@ class StagedFiles(SinkWriter):
     `write`, `rotate` and `close` belong to one thread, `recover`, `prepare` and `commit` to another, as
     `SinkWriter` says; `close` only after those have returned.
 
-    A handle commits from any process that sees the directory, for as long as nobody touches the stage.
+    A handle commits from any process that sees the directory, for as long as the stage is left alone.
     `recover` removes staged files of older epochs of the same logical task, so within one lineage a
     task must be given all handles that it staged itself.
 
@@ -137,7 +137,7 @@ class StagedFiles(SinkWriter):
             raise failed("look into", self._stage_path, error) from error
 
     def begin_attempt(self, handles: Sequence[JSON]) -> None:
-        """Stage in the directory of the task, beside whoever else does.
+        """Stage in the directory of the task, beside other writers of it.
 
         The ledger has one writer, the one that commits; here it is only read: it says after which
         transaction this one comes.
@@ -188,7 +188,7 @@ class StagedFiles(SinkWriter):
         self._check_history(permit, before, handles)
         ledger = self._storage.ledger(stage, self._names.ledger, joined(before))
         try:
-            # Whoever has not seen our ledger by now has noted in its own what it is about to publish.
+            # A writer that has not seen our ledger by now has noted in its own what it is about to publish.
             after = self._others(stage)
             self._check_history(permit, after, handles)
             known = joined(after).joined(ledger.published)
@@ -290,7 +290,7 @@ class StagedFiles(SinkWriter):
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         """Give each staged file its final name, and make that durable.
 
-        Whoever commits first wins and everybody else finds it done: a crash at any line, a repetition
+        The first to commit wins and the others find it done: a crash at any line, a repetition
         and a zombie of an older epoch all end in the same files.
         """
         checked = self._all_checked(permit, handles)
@@ -372,7 +372,7 @@ class StagedFiles(SinkWriter):
             self._step(target, workplace, handle, one, workplace.ledger.published) for one in handle.files
         ]
         if Step.LOST in ours:
-            # Whoever published it, as a zombie for instance, noted it before: so look there again.
+            # Its publisher, a zombie for instance, has noted it before: so look there again.
             known = joined(self._storage.ledgers(workplace.stage))
             ours = [self._step(target, workplace, handle, one, known) for one in handle.files]
         return list(zip(handle.files, ours, strict=True))

@@ -143,7 +143,7 @@ class TaskNames:
         self.ledger = f"{self._epoch}-{checked_name(context.driver or NO_DRIVER, 'driver')}.ledger"
 
     def new_staged(self) -> str:
-        """Return a name that nobody has used."""
+        """Return an unused name."""
         return f"{self._epoch}-{secrets.token_hex(8)}.{self._suffix}.staged"
 
     def epoch_of_staged(self, name: str) -> Epoch | None:
@@ -236,7 +236,7 @@ class TaskNames:
         epoch: Epoch,
         number: int | None,
     ) -> str:
-        """Return a path whose name sorts by task, then checkpoint, and that nobody else will ever use.
+        """Return a unique path whose name sorts by task, then checkpoint.
 
         Args:
             number: Of the file in its transaction, by which it sorts then: files follow one another there.

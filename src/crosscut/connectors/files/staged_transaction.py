@@ -44,7 +44,7 @@ class OpenTransaction:
 
     Args:
         chain: Names of those before it, the newest that is known to be published first.
-        new_name: Makes names for staged files that nobody has used.
+        new_name: Makes unused names for staged files.
         divide: Says which records go where.
 
     Attributes:

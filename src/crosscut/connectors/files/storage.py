@@ -95,7 +95,7 @@ class Storage(ABC):
     Attributes:
         location: For messages.
         stores_again: What could not be made durable can be tried again: nothing is lost by the failure.
-        tidies: What a writer leaves is removed at once, and not by whoever comes next: that takes no time.
+        tidies: What a writer leaves is removed at once, and not by its successor: that takes no time.
         partition_bytes_max: Of the path of a directory below the sink's own.
 
     """

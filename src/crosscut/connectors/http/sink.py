@@ -34,7 +34,7 @@ REFUSES_RECORDS = frozenset({400, 409, 413, 422})
 """Answers that are about the records of a request; others of 4xx are about the receiver, or who may post."""
 
 ANSWER_BYTES = 65_536
-"""So much of an answer is read; nobody reads the rest."""
+"""How much of a response is read; the rest is discarded."""
 
 
 @checks_options("http.sink")
@@ -175,7 +175,7 @@ class _HttpWriter(SinkWriter):
         # JSON has no newlines outside of texts, and escapes those inside.
         self._context.held.keep(checkpoint_id, b"\n".join(bodies))
         context, task = self._context, self._context.task
-        # Whoever commits it later uses these keys. A job that goes on from an older copy of its checkpoint
+        # A later commit uses the same keys. A job that goes on from an older copy of its checkpoint
         # directory makes others: to post twice is better than to have new records ignored.
         key = f"{context.lineage}-{context.sink_uid}-{task.vertex}-{task.index}-{checkpoint_id}"
         return {"checkpoint": checkpoint_id, "requests": len(bodies), "key": f"{key}-{context.epoch}"}

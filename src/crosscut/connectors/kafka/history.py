@@ -21,7 +21,7 @@ def committed_output(
 ) -> Sequence[CommittedOutput]:
     """Return the newest marker of every task that has ever committed to `topic`, in no order.
 
-    Transactions that are open are not waited for: whoever takes a task over reads its marker again.
+    Open transactions are not waited for: a successor of a task reads its marker again.
 
     Raises:
         ConnectorError: They can't be read to the end, or are not ours.

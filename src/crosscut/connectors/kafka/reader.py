@@ -125,7 +125,7 @@ class SharedConsumer:
         self.do(lambda: self.consumer.incremental_unassign([library().TopicPartition(*place)]))
 
     def end_of(self, place: tuple[str, int]) -> int | None:
-        """Return the end of a partition as it was heard last, None if that is not recent; asks nobody."""
+        """Return the last known end of a partition, None if that is not recent; asks no broker."""
         if not self.watch.is_heard:
             return None
         if self._next is None or not self._next.is_waiting:

@@ -80,7 +80,7 @@ def sink(
         key: Takes a record, returns its key; messages of one key stay in order. Default: no key.
         value: Takes a record, returns the value. Default: the record.
         encode_key: "text", "json", "bytes", or a function that returns bytes or None.
-        encode_value: Likewise.
+        encode_value: As `encode_key`.
         headers: Takes a record, returns the headers of its message: a dict, or pairs if a name comes twice,
             with values that are bytes, str or None. Default: none.
         timestamp: Takes a record, returns the timestamp of its message, in milliseconds since 1970 or as a
@@ -298,7 +298,7 @@ class TransactionalWriter(SinkWriter):
         return found
 
     def _connect(self, permit: CommitPermit | None, *, has_pending: bool) -> CheckpointId:
-        """Take the producer over from whoever had it, and read what is committed."""
+        """Take the producer over from its last owner, and read what is committed."""
         sink = self._sink
         try:
             self._markers.ensure_topic()

@@ -26,7 +26,7 @@ _log = logging.getLogger("crosscut.kafka")
 
 
 class Unreachable(Exception):
-    """The brokers can't be asked just now; whoever reads hears of it from its own client."""
+    """The brokers can't be asked just now; the readers hear of it from their own clients."""
 
 
 class Topics:

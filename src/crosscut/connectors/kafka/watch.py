@@ -100,7 +100,7 @@ class Watch:
         return self._ends.get(place, -1)
 
     def close(self, *, remember: bool) -> None:
-        """End the thread, soon; nobody waits for an answer.
+        """End the thread, soon, without waiting for it.
 
         Args:
             remember: Reading is about to go on over another client, after a micro-batch. Not after a failure,

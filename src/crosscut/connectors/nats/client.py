@@ -82,7 +82,7 @@ async def _to_its_end(coroutine: Coroutine[Any, Any, Any]) -> None:
             # It waits for a server that does not even read.
             task.cancel()
         elif not task.cancelled():
-            # Asked for, or asyncio would complain that nobody has.
+            # Retrieved, or asyncio would log that it never was.
             task.exception()
         raise
 

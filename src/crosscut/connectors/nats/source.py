@@ -161,7 +161,7 @@ class NatsSource(Source):
         if info.config.retention not in (None, api.RetentionPolicy.LIMITS):
             raise ConnectorError(
                 f"{self.describe()} keeps messages only until others have taken them "
-                f"(retention {str(info.config.retention)!r}), so nobody can read them again: expected "
+                f"(retention {str(info.config.retention)!r}), so they can't be read again: expected "
                 f"'limits'",
                 is_permanent=True,
             )
@@ -194,7 +194,7 @@ class _StreamReader(ReaderAhead[Any]):
 
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         found = super().read(limit)
-        # Without an answer nobody knows that nothing waits: not yet, or not while the server is gone.
+        # Without an answer it is unknown whether anything waits: not yet, or not while the server is gone.
         return Wait(found.delay_ms, is_coming=self._pending is None) if isinstance(found, Wait) else found
 
     async def fill(self) -> None:

@@ -181,7 +181,7 @@ class _Pool:
         """Return names of columns, and rows."""
         async with self._free:
             while self._idle:
-                # The server may have been restarted while nobody asked: that fails no call.
+                # The server may have been restarted between two calls: that fails neither.
                 with suppress(required("psycopg", "postgres").OperationalError):
                     return await self._answer(self._idle.pop(), query, parameters)
             return await self._answer(await self._connected(), query, parameters)
@@ -208,7 +208,7 @@ class _Pool:
         )
 
     def __del__(self) -> None:
-        # The job has ended, or this epoch of it; nobody tells a function.
+        # The job has ended, or this epoch of it; a function is not told.
         for connection in self._idle:
             _finish(connection)
 

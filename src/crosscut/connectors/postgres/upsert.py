@@ -54,8 +54,8 @@ def upsert(
 
     Args:
         conninfo: See `crosscut.postgres.sink`.
-        table: Likewise.
-        columns: Likewise.
+        table: As for `postgres.sink`.
+        columns: As for `postgres.sink`.
         key: Columns that tell rows apart; there must be a unique index on them, and they must not be null.
         row: Takes a record, returns a row. Default: the record itself.
         time_zone: See `crosscut.postgres.sink`.

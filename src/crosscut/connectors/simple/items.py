@@ -87,7 +87,7 @@ class _ItemsReader(SplitReader[Item]):
         return len(self._values) - self._position
 
     def read(self, limit: int) -> list[Item] | EndOfSplit:
-        # Copies: whoever changes a record must not find it changed after a failure.
+        # Copies: a change that the flow makes to a record must not be there after a failure.
         found = [owned_copy(one) for one in self._values[self._position : self._position + limit]]
         self._position += len(found)
         return found or EndOfSplit()

@@ -24,7 +24,7 @@ _WAIT_MS = 1_000.0
 
 @dataclass(frozen=True, slots=True)
 class Nothing(Source[Any]):
-    """Has nothing to read, and does not end: whoever reads from it goes on waiting."""
+    """Has nothing to read, and never ends: its reader waits for ever."""
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Return one split for each task: one without any would say that its input has ended."""
@@ -60,7 +60,7 @@ class _Discarder(SinkWriter):
         """Attempts have nothing to share."""
 
     def write(self, records: list[Any]) -> None:
-        """Nobody asked for them."""
+        """It has no records to acknowledge."""
 
     def rotate(self, checkpoint_id: CheckpointId) -> None:
         """Nothing was written."""

@@ -20,7 +20,7 @@ def printing(label: str = "") -> Sink[object]:
 
     The workers print on their standard output: with a local Spark that is the standard error of the
     program, on a cluster the log of the executor. A record that is printed is committed, and none is left
-    out; but nobody can take back a line or ask whether it is there, so after a failure the lines of the
+    out; but a printed line can't be taken back or looked up, so after a failure the lines of the
     last checkpoint may come again. Until then records are held in the snapshots: for looking at a few of
     them, not for output that counts.
 
@@ -77,7 +77,7 @@ class _Printer(SinkWriter):
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
         lines, self._lines = self._lines, []
-        # Whoever looks at them has a terminal, perhaps.
+        # The reader of these lines may have a terminal.
         return (checkpoint_id, escaped("".join(lines))) if lines else None
 
     def prepare(self, transaction: Any) -> JSON:

@@ -36,7 +36,7 @@ def socket(address: str) -> Source[str]:
         address: "host:port".
 
     Raises:
-        ConnectorError: It is none. Later: nobody listens there, or a line is longer than 1 MiB.
+        ConnectorError: It is none. Later: the connection is refused, or a line is longer than 1 MiB.
 
     Examples:
         >>> import crosscut as cc
@@ -90,7 +90,7 @@ class SocketLines(_Lines):
     address: str
 
     def splits(self, parallelism: int) -> Sequence[Split]:
-        """Return the only one: nobody is asked yet."""
+        """Return the only split, without a connection."""
         return [Split(self.address, 0, self.address)]
 
     def describe(self) -> str:
@@ -102,7 +102,7 @@ class StandardInput(_Lines):
     """See `stdin`."""
 
     def splits(self, parallelism: int) -> Sequence[Split]:
-        """Listen for the worker, in a directory that nobody else may enter."""
+        """Listen for the worker, in a directory that other users may not enter."""
         path = Path(tempfile.mkdtemp(prefix="crosscut-stdin-")) / "lines"
         listening = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         listening.bind(str(path))
@@ -117,7 +117,7 @@ class StandardInput(_Lines):
 
 
 def _hand_on(listening: sockets.socket, path: Path) -> None:
-    """Send lines to whoever connects, one after the other, until the input ends."""
+    """Send lines to one client after another, until the input ends."""
     lines = sys.stdin.buffer
     try:
         while True:
@@ -174,6 +174,6 @@ class _LineReader(ReaderAhead[str]):
             except OSError as error:
                 if time.monotonic() > deadline_s:
                     raise ConnectorError(
-                        f"{self._address}: nobody listens there for {PATIENCE_S:g} s: {error}"
+                        f"{self._address}: no connection within {PATIENCE_S:g} s: {error}"
                     ) from error
                 await asyncio.sleep(_RETRY_S)

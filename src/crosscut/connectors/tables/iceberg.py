@@ -326,7 +326,7 @@ class _IcebergSession(Session):
         table.metadata.properties[_RETRIES] = "0"
         table.io = _Noting(table.io, self.made)
         with table.transaction() as commit:
-            # A commit without rows is a snapshot too: else nobody would ask where the branch is.
+            # A commit without rows is a snapshot too; it keeps the position of the branch.
             commit.append(rows, snapshot_properties={_NOTE: self._note})
             commit.set_properties({self._place: self._note})
 

@@ -148,7 +148,7 @@ class AlignedWindows(WindowOperator):
         add = self._folding.add
         remaining = self.time_budget.through(batch)
         try:
-            for row, record in zip(zip(keys, starts), remaining):  # noqa: B905 - likewise
+            for row, record in zip(zip(keys, starts), remaining):  # noqa: B905 - as above
                 value = get(row, DELETED)
                 if value is DELETED:
                     value = self._found_or_opened(row)

@@ -111,7 +111,7 @@ def check_checkpoint_dir_is_private(url: str, *, strict: bool) -> None:
     """
     if reason := foreign_write(url, ("log", "parts")):
         _complain(
-            f"{reason}: whoever can write there can run code in the workers; chown it, chmod 700 it, or "
+            f"{reason}: anyone who can write there can run code in the workers; chown it, chmod 700 it, or "
             f"choose another checkpoint_dir",
             strict=strict,
         )
@@ -128,7 +128,7 @@ def check_origin_is_private(path: str | os.PathLike[str], *, strict: bool) -> No
         where = numbered[1]
     if reason := foreign_write(where):
         _complain(
-            f"restore_from: {reason}: state is pickled, so whoever can write there can run code in the "
+            f"restore_from: {reason}: state is pickled, so anyone who can write there can run code in the "
             f"workers; chown it, chmod -R go-w it, or take a copy of it that you trust",
             strict=strict,
         )
@@ -180,7 +180,7 @@ def checked_host(settings: Settings, context: SparkContext) -> str:
     if (context.getConf().get("spark.authenticate", None) or "false") != "true":
         text = (
             f"job secrets travel through Spark, but spark.authenticate is off and the driver listens on "
-            f"{address}: whoever can talk to this Spark can read them; set spark.authenticate=true"
+            f"{address}: anyone who can talk to this Spark can read them; set spark.authenticate=true"
         )
         if settings.strict:
             raise SettingsError(text)
@@ -196,7 +196,7 @@ def checked_network(settings: Settings, context: SparkContext) -> Network:
         host=host,
         workers_host=LOOPBACK if is_local(context) else None,
         is_encrypted=is_encrypted,
-        # On loopback nobody but the administrator can come between.
+        # On loopback only the administrator can come between.
         seals_frames=not is_encrypted and not is_loopback(host),
         is_local=is_local(context),
     )
@@ -221,7 +221,7 @@ class Protection:
     Attributes:
         is_encrypted: Whether connections are.
         complaint: The reason why that is wrong, or "".
-        is_refused: Nobody may go on with it; else it is up to `strict`.
+        is_refused: It is always refused; else only under `strict`.
     """
 
     is_encrypted: bool
@@ -240,12 +240,12 @@ def protection(encryption: Encryption, *, spark_encrypts: bool, is_loopback: boo
     if is_loopback or (is_encrypted and spark_encrypts):
         return Protection(is_encrypted)
     if is_encrypted:
-        text = "but the key travels through Spark, whose own encryption is off: whoever can read Spark's "
+        text = "but the key travels through Spark, whose own encryption is off: anyone who can read Spark's "
         text += "traffic can read it"
     else:
-        text = "and connections to other machines are not encrypted: whoever is on the way can read all "
-        text += "records, and whoever can read Spark's traffic has the job's secret and can run code in the "
-        text += "workers"
+        text = "and connections to other machines are not encrypted: anyone on the path can read all "
+        text += "records, and anyone who can read Spark's traffic has the job's secret and can run code in "
+        text += "the workers"
     remedy = (
         "set spark.ssl.rpc.enabled=true, or spark.authenticate=true and spark.network.crypto.enabled=true"
     )

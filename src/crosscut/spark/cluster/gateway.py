@@ -138,7 +138,7 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Have Ctrl-C wait for the end of the block: in the middle of it nobody would know of the new process."""
+    """Have Ctrl-C wait for the end of the block: in the middle of it the new process is not yet known."""
     if threading.current_thread() is not threading.main_thread():
         # It is raised in the main thread only.
         yield

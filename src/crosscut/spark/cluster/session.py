@@ -41,7 +41,7 @@ SLOTS_FOR_EACH = 4
 """Of a Spark that is made here: so many flows of the size of the first one have room in it."""
 
 starting = threading.RLock()
-"""Held by whoever looks for a SparkContext until its slots are taken."""
+"""Held from looking for a SparkContext until its slots are taken."""
 
 _own: WeakSet[SparkContext] = WeakSet()
 _LOG = logging.getLogger("crosscut")
@@ -52,7 +52,7 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
 
     A SparkContext that is active is used as it is. Under `spark-submit` one is made as the command
     line says. Otherwise a local one is made, on loopback, that replaces lost workers without end. One
-    that was made here before, and is too small, gives way to a larger one when nobody uses it.
+    that was made here before, and is too small, gives way to a larger one when it is unused.
 
     Crosscut needs no more of Spark than this: a SparkSession would add about 2 s to
     the start (docs/decisions/0001-dependencies.md).
@@ -120,7 +120,7 @@ def check_is_there(context: SparkContext) -> None:
         raise WorkersError("the SparkContext has been stopped: make a new one")
     if gateway.is_gone(context):
         if context is SparkContext._active_spark_context:
-            # Nobody else would, and so no other could be made in this process.
+            # Else it would stay, and no other could be made in this process.
             gateway.forget()
         raise WorkersError(f"{gateway.GONE}; make a new SparkSession")
 
@@ -136,7 +136,7 @@ def _forget_lost(context: SparkContext) -> None:
 
 
 def _is_outgrown(context: SparkContext, parallelism: int) -> bool:
-    """Tell whether a Spark that was made here is too small, and in nobody's use."""
+    """Tell whether a Spark that was made here is too small, and unused."""
     if not is_own(context) or has_session(context) or holders(context):
         return False
     found = slots(context)
@@ -217,7 +217,7 @@ def _configured_cores(
 
 
 def _local_context(parallelism: int, name: str) -> SparkContext:
-    # Slots are threads, not processors, and cost nothing while nobody uses them: there are some for
+    # Slots are threads, not processors, and cost nothing while they are unused: there are some for
     # other flows, and for whatever else the program does with this Spark.
     slot_count = max(SLOTS_MIN, SLOTS_FOR_EACH * parallelism, os.cpu_count() or 1)
     conf = SparkConf()

@@ -1,4 +1,4 @@
-"""A job's page under Spark's own pages: whoever can open those needs no other port of the driver.
+"""A job's page under Spark's own pages: a browser that can open those needs no other port of the driver.
 
 Spark has a reverse proxy, which its standalone master shows drivers' pages with; a driver's own UI is given
 one here. That is Spark's code, and no interface that it promises: where it is called otherwise, that is said.

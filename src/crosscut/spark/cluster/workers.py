@@ -99,7 +99,7 @@ def _collect(
 def bytes_of(rdd: RDD[bytes], name: str = "") -> Any:
     """Return the RDD of the JVM for a new RDD of bytes, to be read with `NoOpSerializer`.
 
-    By default PySpark pickles what tasks return, and unpickles it on the driver: whoever had taken over a
+    By default PySpark unpickles the results of tasks on the driver: an attacker who had taken over a
     worker could run code there (S6).
     """
     rdd._bypass_serializer = True  # type: ignore[attr-defined]

@@ -81,8 +81,7 @@ class OutputOf:
     def newest_there(self, timeout_s: float = COMMIT_S) -> CheckpointId:
         """Return the newest checkpoint whose output is all visible; 0 if none is complete.
 
-        While the output of all that are retained is being committed there is none, and whoever asks once
-        would find nothing at all. So it is waited for.
+        There is none while the output of all retained checkpoints is being committed, so this waits.
 
         Raises:
             ConnectorError: It takes longer than `timeout_s`.

@@ -209,7 +209,7 @@ class _Writer(SinkWriter):
                 f"so not be kept until the checkpoint is complete: {type(error).__name__}: {error}"
             ) from error
         self._prepared[n] = message
-        # Where another task commits, nobody says so here. No id goes further ahead of the completed ones, so
+        # A commit of another task is not told here. No id goes further ahead of the completed ones, so
         # what is older than that is part of one, and never aborted.
         for old in [m for m in self._prepared if m < n - CHECKPOINT_IDS_LEAD_MAX]:
             del self._prepared[old]
@@ -224,7 +224,7 @@ class _Writer(SinkWriter):
         for n, messages in found.items():
             self._of.called("commit", lambda m=messages, n=n: self._made().commit(m, n))  # type: ignore[misc]
             self._prepared.pop(n, None)
-            # As with Spark, of attempts that were not taken nobody speaks.
+            # As with Spark, attempts that were not taken are not reported.
             self._losers.pop(n, None)
         for n in sorted(one for one in self._losers if one < permit.checkpoint_id):
             self._abort(self._losers.pop(n), n)
@@ -270,7 +270,7 @@ class _Writer(SinkWriter):
         try:
             self._of.called("abort", lambda: self._made().abort(messages, n))
         except ConnectorError as error:
-            # Nobody sees what was written: it takes space, no more.
+            # What was written stays invisible: it takes space, no more.
             _LOG.warning("%s", error)
 
 

@@ -183,7 +183,7 @@ class _StreamSplit(ThreadedReader):
         self._partitions: list[Rows] | None = None
         self._rows: Iterator[Any] | None = None
         self._is_at_end = False
-        # Of a restored position nobody knows whether it was: the failure may have come first.
+        # Whether a restored position was acknowledged is unknown: the failure may have come first.
         self._committed = self._start if is_new else None
 
     @property

@@ -57,7 +57,7 @@ class Staging:
     Args:
         context: Where the job runs.
         name: Of the flow.
-        group: Of Spark jobs; nobody else's.
+        group: Of Spark jobs; not shared.
         store_url: Of the checkpoint store, absolute.
     """
 
@@ -84,7 +84,7 @@ class Staging:
         return assignments(graph, discover)
 
     def cancel(self) -> None:
-        """End what is under way, or about to be: nobody waits for it any more."""
+        """End what is under way, or about to be; its result is not needed."""
         if self._context._jsc is not None:
             # If Spark is gone, so is its job. Its plan may still be made, or the next DataFrame's.
             with suppress(Py4JError, OSError):

@@ -84,7 +84,7 @@ class _SparkProcess(KeyedProcess[Any, Row]):
         self._processor.close()
 
     def on_record(self, record: Any, ctx: Context) -> Iterator[Row]:
-        # Whoever comes first is asked first whether the key has its initial state.
+        # The first record or timer of a key looks for its initial state.
         self._begin_key(ctx)
         key = _grouping_key(ctx.key)
         values = self._handle.at(ctx)

@@ -275,7 +275,7 @@ class StreamSource(DriverSource[Any]):
             if self._ends and why is None:
                 return False
             self._query = None
-            text = " ".join(str(why or "nobody says why").splitlines()[:4])[:1_000]
+            text = " ".join(str(why or "no reason given").splitlines()[:4])[:1_000]
             raise ConnectorError(f"source {self._uid!r}: the query of Spark has ended: {text}")
         frame = self._planned(self._session)
         try:

@@ -80,7 +80,7 @@ class Options:
         # Not 16 of them, each with a stack, whenever a database is opened: where one can't be started, since
         # memory is limited, the library ends the process.
         options.set_max_file_opening_threads(1)
-        # Its own log of what it does, which nobody reads.
+        # Its own log, which is not read.
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(1024 * 1024)
         tables = rocksdict.BlockBasedOptions()
@@ -168,7 +168,7 @@ class Database:
         return self._each(prefix, after(prefix))
 
     def between(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows from `first` on and before `end`, likewise; without an end if that is empty."""
+        """Yield the rows from `first` and before `end`, as above; to the last if `end` is empty."""
         return self._each(first, end)
 
     def count(self, prefix: bytes) -> int:
@@ -273,7 +273,7 @@ def chunks_of(path: str, size: int = 1024 * 1024) -> Iterator[bytes]:
 
 
 class FileContent:
-    """The content of a file, in pieces; whoever is on the same disk may link the file instead."""
+    """The content of a file, in pieces; a store on the same disk may link the file instead."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -41,7 +41,7 @@ class Gate:
                 self._changed.notify_all()
 
     def shut(self) -> None:
-        """Let nobody in any more, and wait until nobody is inside."""
+        """Close the gate, and wait until all are out."""
         with self._changed:
             self._is_shut = True
             self._changed.wait_for(lambda: not self._inside, EXIT_WAIT_S)

@@ -120,7 +120,7 @@ class StoredRows:
                 self.note_unusual()
                 given = list(map(self.ids.given, ids, found))
             into.update(zip(given, map(loads, found), strict=True))
-        except Exception:  # noqa: BLE001 - whoever asks for the row gets the error, with its key
+        except Exception:  # noqa: BLE001 - raised when the row is asked for, with its key
             self.keep(dict(zip(rows, found, strict=True)))
             return []
         return ids
@@ -285,7 +285,7 @@ class RocksTable(Table):
                 value = layer.get(key, _ABSENT)
                 if value is not _ABSENT:
                     if layer is self.stored:
-                        # It was decoded for the caller, so it is nobody else's.
+                        # It was decoded for the caller, so it is not shared.
                         if not (self._has_unusual or type(key) not in PLAIN) or not self._is_unusual(key):
                             self._present = key
                         return value

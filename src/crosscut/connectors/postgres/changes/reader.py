@@ -135,7 +135,7 @@ class ChangesReader(SplitReader[Change]):
         self._wake()
 
     def _wake(self) -> None:
-        # A full or closed socket has been written to already, or nobody waits any more.
+        # A full socket already has a wake-up in it, and a closed one has no reader.
         with suppress(OSError):
             self._waking.send(b".")
 
@@ -281,7 +281,7 @@ class ChangesReader(SplitReader[Change]):
         return self._stop is not None and changes.has_reached(self._stop)
 
     def _opened(self, lsn: int) -> LogStream | None:
-        """Return the stream, as soon as nobody else has the slot."""
+        """Return the stream, as soon as the slot is free."""
         errors = required("psycopg", "postgres").errors
         source, deadline_s = self._source, time.monotonic() + FREE_TIMEOUT_S
         while not self._is_closed:
@@ -373,7 +373,7 @@ class _Changes:
             return Position(lsn, 0, at.parts, False, at.until)
         self.position = Position(lsn)
         if at.parts:
-            # From here on nobody has to ask what was read before.
+            # From here on, what was read before is not needed.
             self._tables = {oid: self._table(one) for oid, one in self._relations.items()}
         return self.position
 

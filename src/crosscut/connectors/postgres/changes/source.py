@@ -145,7 +145,7 @@ class PostgresChanges(Subscription, Source[Change]):
                 stop = self.stop
                 if stop == "latest":
                     (stop,) = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
-                    # The log must go on after it, or nobody would ever hear that the place is reached.
+                    # The log must go on after it, or the reader would never see that the place is reached.
                     connection.execute("select pg_logical_emit_message(true, 'crosscut', 'stop')")
             finally:
                 connection.close()

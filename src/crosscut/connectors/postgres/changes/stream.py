@@ -58,7 +58,7 @@ class LogStream:
     """Streams the log from a place on. Used by one thread; `wake` by any.
 
     Args:
-        safe_lsn: Asked for the place before which nobody needs anything again, 0: nothing was safe yet.
+        safe_lsn: Returns the place up to which changes are no longer needed; 0: none is safe yet.
     """
 
     def __init__(
