@@ -130,7 +130,7 @@ class LargeJob:
         epoch = self._coordinator.epoch
         trigger, acknowledgements, completion = Work(), Work(), Work()
         self._handle([TimerFired(Timer("trigger", epoch))], trigger)
-        n = self._coordinator.series.under_way
+        n = self._coordinator.checkpoints.under_way
         if n is None:
             raise RuntimeError("expected a checkpoint under way after its timer")
         said = [SnapshotAcknowledged(epoch, n, task, snapshot_of(task, n)) for task in self.tasks]

@@ -115,8 +115,8 @@ MUTANTS = (
     ),
     Mutant(
         "older checkpoints under way are never aborted",
-        "protocol/checkpoint/checkpoints.py",
-        "        for one in shown.subsumed:\n            effects += self._abort(one)\n",
+        "protocol/checkpoint/scheduler.py",
+        "                effects += self._abort(older)\n",
         "",
         "tests/unit/test_two_in_flight.py",
     ),

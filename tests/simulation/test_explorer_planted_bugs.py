@@ -33,10 +33,11 @@ from tests.simulation.planted_barriers import (
 from crosscut.foundation.ids import CheckpointId, LogIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.checkpoint import checkpoint_sequence, retention
-from crosscut.protocol.checkpoint.checkpoints import Checkpoints
-from crosscut.protocol.checkpoint.pending import PendingCheckpoints, Whole
-from crosscut.protocol.checkpoint.savepoints import Savepoints
+from crosscut.protocol.checkpoint import retention, scheduler
+from crosscut.protocol.checkpoint.events import EpochEnded
+from crosscut.protocol.checkpoint.pending import PendingCheckpoint
+from crosscut.protocol.checkpoint.requests import CheckpointRequests
+from crosscut.protocol.checkpoint.scheduler import CheckpointScheduler
 from crosscut.protocol.checkpoint.termination import Component, Stillness, is_exhausted
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.log import recovery
@@ -47,7 +48,7 @@ from crosscut.protocol.messages import CommitCheckpoint, SnapshotAcknowledged
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
-from crosscut.protocol.snapshots import PendingTransaction, Snapshot
+from crosscut.protocol.snapshots import PendingTransaction
 
 STATES_MAX = 400_000
 
@@ -232,42 +233,22 @@ class Patch:
     value: object
 
 
-def without_a_sink(
-    self: PendingCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
-) -> Whole | None:
+@property  # type: ignore[misc]
+def without_a_sink(self: PendingCheckpoint) -> bool:
     """Completes when all but the last task have acknowledged."""
-    pending = self._pending.get(checkpoint_id)
-    if pending is None:
-        return None
-    pending.snapshots[task] = snapshot
-    missing = self._tasks - pending.snapshots.keys()
-    if len(missing) != 1 or checkpoint_id in self._appending:
-        return None
-    whole, self._tasks = self._tasks, frozenset(pending.snapshots)
-    try:
-        return self._whole(checkpoint_id, now, wall)
-    finally:
-        self._tasks = whole
+    return len(self.missing) <= 1
 
 
-original_acknowledge = PendingCheckpoints.acknowledge
+original_pending = PendingCheckpoint.handle
 
 
-def counting(
-    self: PendingCheckpoints, checkpoint_id: CheckpointId, task: Any, snapshot: Snapshot, now: int, wall: str
-) -> Whole | None:
+def counting(self: PendingCheckpoint, message: Any) -> list[do.JobEffect]:
     """Counts acknowledgements: one that comes twice stands for another task's."""
-    pending = self._pending.get(checkpoint_id)
-    if pending is None or task not in pending.snapshots:
-        return original_acknowledge(self, checkpoint_id, task, snapshot, now, wall)
-    missing = sorted(self._tasks - pending.snapshots.keys())
-    if len(missing) != 1 or checkpoint_id in self._appending:
-        return None
-    whole, self._tasks = self._tasks, frozenset(pending.snapshots)
-    try:
-        return self._whole(checkpoint_id, now, wall)
-    finally:
-        self._tasks = whole
+    if isinstance(message, SnapshotAcknowledged) and message.task in self._snapshots:
+        if len(self.missing) == 1:
+            self._tasks = frozenset(self._snapshots)
+        return []
+    return original_pending(self, message)
 
 
 original_log_handle = job_log.LogWriter.handle
@@ -301,25 +282,24 @@ def leaves_the_segment_open(self: job_log.LogWriter, end: LogEnd, *arguments: An
     original_log_writer(self, replace(end, is_closed=end.last is not None), *arguments, **options)
 
 
-original_end = Checkpoints.end
+original_schedule = CheckpointScheduler.handle
 
 
-def keeps_nothing_for_savepoints(self: Savepoints) -> frozenset[str]:
-    return frozenset()
-
-
-def answers_before_the_commit(self: Savepoints, is_committed: Any, **others: Any) -> list[do.JobEffect]:
+def answers_before_the_commit(
+    self: CheckpointRequests, is_committed: Any, **others: Any
+) -> list[do.JobEffect]:
     return DUE(self, lambda n: True, **others)
 
 
-DUE = Savepoints.due
+DUE = CheckpointRequests.due
 
 
-def forgets_void_ids(self: Checkpoints, reason: str) -> list[do.JobEffect]:
+def forgets_void_ids(self: CheckpointScheduler, event: Any) -> list[do.JobEffect]:
     """The ids of checkpoints that an epoch leaves unfinished are used again in the next one."""
-    if self.current is not None and self.under_way is not None and not self.current._appending:
+    are_appending = any(one.is_appending for one in self._pending.values())
+    if isinstance(event, EpochEnded) and self.under_way is not None and not are_appending:
         self.next_id = self.under_way
-    return original_end(self, reason)
+    return original_schedule(self, event)
 
 
 def closes_loops_while_records_go_round(loops: Sequence[Component], shown: Stillness) -> Any:
@@ -338,7 +318,7 @@ def closes_all_loops_with_the_first(loops: Sequence[Component], shown: Stillness
     return tuple(head for loop in loops for head in loop.heads) if is_any else ()
 
 
-plain_heads = checkpoint_sequence.heads_to_close
+plain_heads = scheduler.heads_to_close
 
 
 original_claim = recovery.claim
@@ -470,12 +450,12 @@ BUGS: dict[str, tuple[Callable[[], str], str]] = {
 
 PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     "complete without a sink's acknowledgement": (
-        Patch(PendingCheckpoints, "acknowledge", without_a_sink),
+        Patch(PendingCheckpoint, "is_whole", without_a_sink),
         lambda: found("two sinks", "aligned", Make()),
         CUT,
     ),
     "counting instead of remembering": (
-        Patch(PendingCheckpoints, "acknowledge", counting),
+        Patch(PendingCheckpoint, "handle", counting),
         lambda: found("edge", "aligned", Make(), repeats=1),
         CUT,
     ),
@@ -491,27 +471,27 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
     ),
     # The old snapshot stands for the new one, and its part has been swept.
     "epoch missing in acknowledgements, and ids used again": (
-        Patch(Checkpoints, "end", forgets_void_ids),
+        Patch(CheckpointScheduler, "handle", forgets_void_ids),
         lambda: found("edge", "aligned", Make(coordinator=HearsOldAcknowledgements), crashes=1, repeats=1),
         "I8",
     ),
     "loops closed while a record circles": (
-        Patch(checkpoint_sequence, "heads_to_close", closes_loops_while_records_go_round),
+        Patch(scheduler, "heads_to_close", closes_loops_while_records_go_round),
         lambda: found("loop", "unaligned", Make()),
         "F5",
     ),
     "loops closed while a count has its results to say": (
-        Patch(checkpoint_sequence, "heads_to_close", closes_loops_when_nothing_is_logged),
+        Patch(scheduler, "heads_to_close", closes_loops_when_nothing_is_logged),
         lambda: found("loop, count, loop", "aligned", Make()),
         "F5",
     ),
     "loops closed while the end of input is on its way to a count": (
-        Patch(checkpoint_sequence, "heads_to_close", closes_loops_when_nothing_is_logged),
+        Patch(scheduler, "heads_to_close", closes_loops_when_nothing_is_logged),
         lambda: found("count, loop, count", "unaligned", Make()),
         "F5",
     ),
     "all loops closed with the first one": (
-        Patch(checkpoint_sequence, "heads_to_close", closes_all_loops_with_the_first),
+        Patch(scheduler, "heads_to_close", closes_all_loops_with_the_first),
         lambda: found("loop, count, loop", "halting", Make()),
         "F5",
     ),
@@ -533,12 +513,12 @@ PATCHED: dict[str, tuple[Patch, Callable[[], str], str]] = {
         "I6",
     ),
     "retention deletes what a savepoint is still to be written from": (
-        Patch(Savepoints, "in_use", keeps_nothing_for_savepoints),
+        Patch(CheckpointRequests, "paths", frozenset[str]()),
         lambda: found("edge", "aligned", Make(), 0, checkpoints=2, savepoints=1),
         "I8",
     ),
     "a savepoint is written before its output is committed": (
-        Patch(Savepoints, "due", answers_before_the_commit),
+        Patch(CheckpointRequests, "due", answers_before_the_commit),
         lambda: found("edge", "aligned", Make(), 1, savepoints=1),
         "F7",
     ),
@@ -582,7 +562,7 @@ def test_neither_half_of_the_pair_shows_alone(monkeypatch: pytest.MonkeyPatch) -
     bounds = Bounds(1, Faults(crashes=1, repeats=1))
     hears = World(graph("edge", 1), "aligned", bounds, Make(coordinator=HearsOldAcknowledgements))
     assert explore(hears).is_complete
-    monkeypatch.setattr(Checkpoints, "end", forgets_void_ids)
+    monkeypatch.setattr(CheckpointScheduler, "handle", forgets_void_ids)
     assert explore(World(graph("edge", 1), "aligned", bounds)).is_complete
 
 

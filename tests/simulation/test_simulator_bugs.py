@@ -24,12 +24,10 @@ from crosscut.net.mesh import Mesh
 from crosscut.net.peer_links import PeerLink
 from crosscut.operators.keyed import KeyedOperator
 from crosscut.protocol.checkpoint import retention
-from crosscut.protocol.checkpoint.checkpoint_sequence import Series
-from crosscut.protocol.checkpoint.checkpoints import Checkpoints, Failed
 from crosscut.protocol.checkpoint.global_committer import GlobalCommitter
-from crosscut.protocol.checkpoint.pending import PendingCheckpoints, Whole
+from crosscut.protocol.checkpoint.requests import CheckpointRequests
 from crosscut.protocol.checkpoint.retention import Retention
-from crosscut.protocol.checkpoint.triggering import Triggering
+from crosscut.protocol.checkpoint.scheduler import CheckpointScheduler
 from crosscut.protocol.effects import (
     AppendEntry,
     CommitterEffect,
@@ -42,7 +40,6 @@ from crosscut.protocol.effects import (
 )
 from crosscut.protocol.events import (
     BarrierArrived,
-    ClockRead,
     CommitAuthorised,
     CommitterEvent,
     Timer,
@@ -56,6 +53,7 @@ from crosscut.protocol.job.workers import RegisteredAttempt, WorkerRegistry
 from crosscut.protocol.log import segments
 from crosscut.protocol.log import writer as job_log
 from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry, SegmentOpened
+from crosscut.protocol.log.ownership import NoCheckpoint
 from crosscut.protocol.log.segments import LogEnd
 from crosscut.protocol.log.writer import Appended, AppendOutcome, LogWriter, Taken, Unknown
 from crosscut.protocol.messages import (
@@ -450,20 +448,19 @@ def snapshot_in_the_middle_of_a_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def deleted_before_the_newer_entry_is_durable(patch: pytest.MonkeyPatch) -> None:
-    plain = Series.acknowledged
+    plain = CheckpointScheduler._acknowledged
 
-    def acknowledged(
-        self: Series, message: SnapshotAcknowledged, phase: Phase, now: ClockRead
-    ) -> list[JobEffect]:
-        effects = plain(self, message, phase, now)
+    def acknowledged(self: CheckpointScheduler, message: SnapshotAcknowledged) -> list[JobEffect]:
+        effects = plain(self, message)
         for effect in list(effects):
             if isinstance(effect, AppendEntry) and isinstance(effect.entry, CheckpointCompleted):
-                old = (path for one in self.retained for path in retention.parts_of(one))
+                kept = self._retention
+                old = (path for one in kept.retained for path in retention.parts_of(one))
                 effects.append(DeleteParts(retention.unreferenced(old, [effect.entry])))
-                self._kept._is_deleting = True
+                kept._is_deleting = True
         return effects
 
-    patch.setattr(Series, "acknowledged", acknowledged)
+    patch.setattr(CheckpointScheduler, "_acknowledged", acknowledged)
 
 
 def deleted_though_a_retained_manifest_names_it(patch: pytest.MonkeyPatch) -> None:
@@ -483,13 +480,12 @@ def built_on_a_snapshot_of_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch
 
 def final_once_the_sources_are_drained(patch: pytest.MonkeyPatch) -> None:
     """As the sources are now; what the cut holds is not looked at."""
-    plain = PendingCheckpoints._whole
+    plain = CheckpointScheduler._append
 
-    def whole(self: PendingCheckpoints, *arguments: Any) -> Whole | None:
-        found = plain(self, *arguments)
-        return found and replace(found, entry=replace(found.entry, is_final=self.is_drained))
+    def append(self: CheckpointScheduler, entry: CheckpointCompleted) -> list[JobEffect]:
+        return plain(self, replace(entry, is_final=self.is_drained))
 
-    patch.setattr(PendingCheckpoints, "_whole", whole)
+    patch.setattr(CheckpointScheduler, "_append", append)
 
 
 def stop_that_could_not_commit_says_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -665,23 +661,20 @@ def checkpoints_that_wait_for_no_commit(patch: pytest.MonkeyPatch) -> None:
 
 def sources_paused_for_good(patch: pytest.MonkeyPatch) -> None:
     """When the sink has caught up, nobody tells them."""
-    plain = Triggering.committed
+    plain = CheckpointScheduler._go_on_after_commit
 
-    def committed(self: Triggering, phase: Phase, now: ClockRead) -> list[JobEffect]:
+    def go_on(self: CheckpointScheduler) -> list[JobEffect]:
         return [
             one
-            for one in plain(self, phase, now)
+            for one in plain(self)
             if not (isinstance(one, SendMessage) and isinstance(one.message, PauseSources))
         ]
 
-    patch.setattr(Triggering, "committed", committed)
+    patch.setattr(CheckpointScheduler, "_go_on_after_commit", go_on)
 
 
 def checkpoint_forgotten_that_waited_for_a_commit(patch: pytest.MonkeyPatch) -> None:
-    def committed(self: Triggering, phase: Phase, now: ClockRead) -> list[JobEffect]:
-        return []
-
-    patch.setattr(Triggering, "committed", committed)
+    patch.setattr(CheckpointScheduler, "_go_on_after_commit", lambda self: [])
 
 
 def sent_without_credit(patch: pytest.MonkeyPatch) -> None:
@@ -918,44 +911,38 @@ def connection_kept_for_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def refusal_after_the_final_checkpoint_not_followed_up(patch: pytest.MonkeyPatch) -> None:
-    def append_refused(self: Coordinator, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
-        return self._unless_too_many(self.series.refused(entry, reason, self.phase, self._now))
+    def append_refused(self: Coordinator, refused: NoCheckpoint) -> list[JobEffect]:
+        return self._unless_too_many(self.checkpoints.handle(refused))
 
     patch.setattr(Coordinator, "_append_refused", append_refused)
 
 
 def refusal_after_the_final_checkpoint_counted(patch: pytest.MonkeyPatch) -> None:
-    plain = Checkpoints._failed
-
-    def failed(self: Checkpoints, given_up: Any, reason: str) -> list[JobEffect]:
-        self._is_final_complete = False
-        return plain(self, given_up, reason)
-
-    patch.setattr(Checkpoints, "_failed", failed)
+    patch.setattr(CheckpointScheduler, "_is_final_complete", False)
 
 
 def stop_waits_for_the_interval(patch: pytest.MonkeyPatch) -> None:
-    plain = Triggering.after_failure
+    plain = CheckpointScheduler._after_failure
 
-    def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
-        retry, interval_ms = Timer("trigger", self._checkpoints.epoch), self._terms.interval_ms
+    def after_failure(self: CheckpointScheduler, n: CheckpointId, *, is_after_drain: bool) -> list[JobEffect]:
+        retry, interval_ms = Timer("trigger", self._job.epoch), self._spec.interval_ms
         return [
             replace(one, delay_ms=interval_ms) if isinstance(one, StartTimer) and one.timer == retry else one
-            for one in plain(self, phase, now, failed)
+            for one in plain(self, n, is_after_drain=is_after_drain)
         ]
 
-    patch.setattr(Triggering, "after_failure", after_failure)
+    patch.setattr(CheckpointScheduler, "_after_failure", after_failure)
 
 
 def stop_waits_after_the_failure_of_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    plain = Triggering.after_failure
+    plain = CheckpointScheduler._after_failure
 
-    def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
-        if phase is not Phase.STOPPING or self.is_last(failed.checkpoint_id):
-            return plain(self, phase, now, failed)
-        return [self._after(self._terms.interval_ms)]
+    def after_failure(self: CheckpointScheduler, n: CheckpointId, *, is_after_drain: bool) -> list[JobEffect]:
+        if self._job.phase is not Phase.STOPPING or self.is_last(n):
+            return plain(self, n, is_after_drain=is_after_drain)
+        return [self._after(self._spec.interval_ms)]
 
-    patch.setattr(Triggering, "after_failure", after_failure)
+    patch.setattr(CheckpointScheduler, "_after_failure", after_failure)
 
 
 def stop_without_a_last_checkpoint_says_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -963,21 +950,21 @@ def stop_without_a_last_checkpoint_says_nothing(patch: pytest.MonkeyPatch) -> No
 
 
 def request_not_answered_by_the_final_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    plain = Checkpoints._answer_all
+    plain = CheckpointRequests.answer_all
 
-    def answer_all(self: Checkpoints, entry: Any, reason: str = "") -> list[JobEffect]:
+    def answer_all(self: CheckpointRequests, entry: Any, reason: str = "") -> list[JobEffect]:
         return plain(self, entry, reason) if entry is None else []
 
-    patch.setattr(Checkpoints, "_answer_all", answer_all)
+    patch.setattr(CheckpointRequests, "answer_all", answer_all)
 
 
 def failed_checkpoint_followed_by_another_that_nobody_wants(patch: pytest.MonkeyPatch) -> None:
-    plain = Triggering.after_failure
+    plain = CheckpointScheduler._after_failure
 
-    def after_failure(self: Triggering, phase: Phase, now: ClockRead, failed: Failed) -> list[JobEffect]:
-        return [*plain(self, phase, now, failed), self._after(self._terms.interval_ms)]
+    def after_failure(self: CheckpointScheduler, n: CheckpointId, *, is_after_drain: bool) -> list[JobEffect]:
+        return [*plain(self, n, is_after_drain=is_after_drain), self._after(self._spec.interval_ms)]
 
-    patch.setattr(Triggering, "after_failure", after_failure)
+    patch.setattr(CheckpointScheduler, "_after_failure", after_failure)
 
 
 def tasks_closed_before_their_calls_have_returned(patch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_as_many_as_allowed_are_under_way_at_once() -> None:
     assert one.fire("trigger") == [TICK, *triggered(1)]
     assert one.fire("trigger") == [TICK, *triggered(2)]
     assert one.fire("trigger") == [TICK]
-    assert one.coordinator.series.under_way == 1
+    assert one.coordinator.checkpoints.under_way == 1
 
 
 def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None:
@@ -113,8 +113,8 @@ def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None
         *aborted(1),
         *deletes(paths(1)[:1]),
     ]
-    assert one.coordinator.series.failed_count == 0
-    assert one.coordinator.series.under_way == 3
+    assert one.coordinator.checkpoints.failed_count == 0
+    assert one.coordinator.checkpoints.under_way == 3
     assert one.acknowledge(3) == [*appends(3, completed(3), since=2)]
 
 
@@ -205,7 +205,7 @@ def test_a_late_or_repeated_acknowledgement_of_any_age_changes_nothing() -> None
     one.hear(EntryAppended(at(2)))
     for n in (1, 2, 9):
         assert one.acknowledge(n) == []
-    assert one.coordinator.series.under_way == 3
+    assert one.coordinator.checkpoints.under_way == 3
 
 
 # The pause.

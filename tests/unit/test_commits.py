@@ -177,7 +177,7 @@ def test_what_a_sink_has_answered_for_is_not_committed_again_after_a_failover() 
     assert (of_task[K0], of_task[K1]) == (["t3"], ["t2", "t3"])
     known = {one.task: one.snapshot.committed for one in left.snapshots}
     assert (known[K0], known[K1]) == (KnownCommitted(N2, "here"), KnownCommitted(N1, "here"))
-    talk.coordinator.series._kept.add(entry, 1, ())
+    talk.coordinator.checkpoints._retention.add(entry, 1, ())
     talk.failed()
     effects = talk.hear(EntryAppended(at(2)))
     deployed = [one.message for one in effects if isinstance(getattr(one, "message", None), DeployTasks)]

@@ -257,7 +257,7 @@ def test_a_declined_checkpoint_is_aborted_and_only_that_one() -> None:
     ]
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == []
     assert talk.coordinator.phase is Phase.RUNNING
-    assert talk.coordinator.series.failed_count == 1
+    assert talk.coordinator.checkpoints.failed_count == 1
 
 
 def test_a_checkpoint_that_takes_too_long_is_aborted() -> None:
@@ -309,7 +309,7 @@ def test_ids_never_go_further_ahead_of_the_log_than_the_lead() -> None:
     used = 0
     while talk.coordinator.phase is Phase.RUNNING:
         talk.fire("trigger")
-        used = talk.coordinator.series.under_way or used
+        used = talk.coordinator.checkpoints.under_way or used
         talk.fire("checkpoint-timeout", 1, used)
     assert used <= 1 + CHECKPOINT_IDS_LEAD_MAX
     assert talk.coordinator.phase is Phase.ENDED
@@ -1441,7 +1441,7 @@ def test_a_job_finishes_when_the_append_of_another_final_checkpoint_is_refused()
         *deletes(paths(2)),
         *appends(3, JobFinished(E1, N1), step=4),
     ]
-    assert talk.coordinator.series.failed_count == 0
+    assert talk.coordinator.checkpoints.failed_count == 0
     assert talk.hear(EntryAppended(at(3)))[-1] == EndJob("finished")
 
 

@@ -144,7 +144,7 @@ def test_a_checkpoint_of_before_the_source_was_dynamic_says_which_splits_the_job
         replace(one, snapshot=replace(one.snapshot, positions=[row("left")])) if one.task == S0 else one
         for one in completed.snapshots
     )
-    talk.coordinator.series._kept.completed = replace(completed, snapshots=older, known_splits=())
+    talk.coordinator.checkpoints._retention.completed = replace(completed, snapshots=older, known_splits=())
     assert FindSplits(E2, SOURCE, None, frozenset({"left"})) in next_epoch(talk, 3)
     talk.fire("trigger", 2)
     talk.hear(SplitsFound(E2, SOURCE, [], "now it is known"))

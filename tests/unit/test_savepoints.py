@@ -36,7 +36,7 @@ from crosscut.graph.specs import JobGraph, OperatorNode
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.operator import Operator
-from crosscut.protocol.checkpoint.savepoints import Savepoints
+from crosscut.protocol.checkpoint.requests import CheckpointRequests
 from crosscut.protocol.effects import AnswerRequest
 from crosscut.protocol.log.entries import (
     Ancestor,
@@ -792,35 +792,37 @@ def none_committed(n: CheckpointId) -> bool:
 
 
 def test_whoever_wants_a_savepoint_hears_of_the_checkpoint_when_its_output_is_committed() -> None:
-    savepoints = Savepoints()
-    savepoints.ask(1)
-    assert savepoints.answer(1, COMPLETED) == []
-    assert savepoints.answer(2, COMPLETED) == [AnswerRequest(2, COMPLETED)]
-    assert savepoints.due(none_committed, is_over=False) == []
-    assert savepoints.in_use() == {"parts/7/x"}
-    assert savepoints.due(lambda n: n <= N, is_over=False) == [AnswerRequest(1, COMPLETED)]
-    assert savepoints.due(lambda n: n <= N, is_over=True) == []
+    requests = CheckpointRequests()
+    requests.add(1, is_savepoint=True)
+    requests.add(2, is_savepoint=False)
+    assert requests.answer_all(COMPLETED) == [AnswerRequest(2, COMPLETED)]
+    assert requests.due(none_committed, is_over=False) == []
+    assert requests.paths == {"parts/7/x"}
+    assert requests.due(lambda n: n <= N, is_over=False) == [AnswerRequest(1, COMPLETED)]
+    assert requests.due(lambda n: n <= N, is_over=True) == []
     # While it is written its parts stay.
-    assert savepoints.in_use() == {"parts/7/x"}
-    savepoints.written(1)
-    savepoints.written(1)
-    assert savepoints.in_use() == frozenset()
+    assert requests.paths == {"parts/7/x"}
+    requests.written(1)
+    requests.written(1)
+    assert requests.paths == frozenset()
 
 
 def test_a_checkpoint_that_failed_is_told_at_once() -> None:
-    savepoints = Savepoints()
-    savepoints.ask(1)
-    assert savepoints.answer(1, None, "no disk") == [AnswerRequest(1, None, "no disk")]
-    assert savepoints.due(lambda n: True, is_over=False) == []
+    requests = CheckpointRequests()
+    requests.add(1, is_savepoint=True)
+    requests.triggered(N)
+    assert requests.failed(N, "no disk") == [AnswerRequest(1, None, "no disk")]
+    assert requests.due(lambda n: True, is_over=False) == []
 
 
 def test_a_job_that_ends_before_the_commit_says_so() -> None:
-    savepoints = Savepoints()
-    savepoints.ask(1)
-    assert savepoints.answer(1, COMPLETED) == []
-    (answer,) = savepoints.due(none_committed, is_over=True)
+    requests = CheckpointRequests()
+    requests.add(1, is_savepoint=True)
+    requests.triggered(N)
+    assert requests.completed(COMPLETED) == []
+    (answer,) = requests.due(none_committed, is_over=True)
     assert isinstance(answer, AnswerRequest) and answer.completed is None and "checkpoint 7" in answer.reason
-    assert savepoints.in_use() == frozenset()
+    assert requests.paths == frozenset()
 
 
 def test_a_parquet_file_says_its_types(savepoint: Path) -> None:

@@ -8,14 +8,15 @@ import pytest
 
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.protocol.checkpoint.termination import (
+    FIRST_PAUSE_MS,
     Component,
+    DrainBackoff,
     Termination,
     heads_to_close,
     is_exhausted,
     stillness,
     termination,
 )
-from crosscut.protocol.checkpoint.triggering import FIRST_LOOK_MS, Looks
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
@@ -173,20 +174,20 @@ def test_a_job_without_loops_is_drained_and_then_final() -> None:
 
 
 def test_each_pause_between_looks_is_twice_the_one_before_up_to_the_interval() -> None:
-    looks = Looks(100)
-    assert [looks.after(()) for _ in range(6)] == [FIRST_LOOK_MS, 20, 40, 80, 100, 100]
+    backoff = DrainBackoff(100)
+    assert [backoff.next_ms(()) for _ in range(6)] == [FIRST_PAUSE_MS, 20, 40, 80, 100, 100]
 
 
 def test_when_a_loop_is_closed_it_is_worth_looking_soon_but_once_only() -> None:
-    looks = Looks(1_000)
+    backoff = DrainBackoff(1_000)
     head, other = VertexId("h"), VertexId("k")
-    waited = [looks.after(closing) for closing in ((), (), (head,), (head,), (head,), (other,), ())]
+    waited = [backoff.next_ms(closing) for closing in ((), (), (head,), (head,), (head,), (other,), ())]
     assert waited == [10, 20, 10, 20, 40, 10, 20]
 
 
 def test_a_new_epoch_looks_soon_again() -> None:
-    looks = Looks(1_000)
+    backoff = DrainBackoff(1_000)
     head = VertexId("h")
-    assert [looks.after((head,)) for _ in range(3)] == [10, 20, 40]
-    looks.restart()
-    assert [looks.after(()), looks.after((head,))] == [10, 10]
+    assert [backoff.next_ms((head,)) for _ in range(3)] == [10, 20, 40]
+    backoff.restart()
+    assert [backoff.next_ms(()), backoff.next_ms((head,))] == [10, 10]

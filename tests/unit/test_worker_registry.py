@@ -1,8 +1,9 @@
 """Who has which place, and who waits for it."""
 
 from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
-from crosscut.protocol.effects import SendMessage
-from crosscut.protocol.job.workers import WorkerRegistry
+from crosscut.protocol.effects import CloseLink, SendMessage
+from crosscut.protocol.events import WorkersEnded
+from crosscut.protocol.job.workers import Identity, WorkerRegistry
 from crosscut.protocol.messages import DeployTasks, RegisterWorker
 from crosscut.protocol.splits.rescaling import StateAssignment
 
@@ -15,8 +16,13 @@ def registry() -> WorkerRegistry:
     """Return one with worker 0 on link 10, a second attempt of it on link 11, and worker 1 on link 20."""
     found = WorkerRegistry(2, heartbeat_timeout_ms=1_000)
     for link, index, attempt in ((10, 0, 1), (11, 0, 2), (20, 1, 3)):
-        found.register(link, worker(index, attempt))
+        register(found, link, worker(index, attempt))
     return found
+
+
+def register(found: WorkerRegistry, link: int, newcomer: RegisterWorker) -> None:
+    found.opened(link, Identity(newcomer.worker, newcomer.attempt))
+    found.register(link, newcomer)
 
 
 def test_a_link_is_known_by_the_place_it_holds_and_one_in_reserve_holds_none() -> None:
@@ -43,14 +49,16 @@ def test_one_in_reserve_that_is_lost_vacates_nothing() -> None:
 
 def test_one_that_was_turned_away_is_not_known() -> None:
     found = registry()
-    found.register(12, worker(0, 4))
+    register(found, 12, worker(0, 4))
     assert not found.knows(12)
     assert found.lose(12) is None
 
 
-def test_nobody_is_known_after_all_were_dismissed() -> None:
+def test_no_worker_is_known_after_spark_has_ended_all() -> None:
     found = registry()
-    assert {place.link for place in found.dismiss_all()} == {10, 11, 20}
+    effects, cause = found.ended(WorkersEnded("cancelled"))
+    assert effects == [CloseLink(10), CloseLink(20), CloseLink(11)]
+    assert (cause.kind, cause.message) == ("SparkJobEnded", "Spark ended the workers: cancelled")
     assert not any(found.knows(link) for link in (10, 11, 20))
 
 
@@ -88,7 +96,7 @@ def test_one_who_was_not_there_at_a_failover_is_told_of_what_it_missed() -> None
     found.lose(10)
     # Worker 0 goes through an epoch that worker 1 has no part in.
     assert told(found, 2) == {11: []}
-    found.register(21, worker(1, 4))
+    register(found, 21, worker(1, 4))
     assert told(found, 3) == {11: [4], 21: []}
 
 
@@ -96,11 +104,11 @@ def test_a_link_that_is_used_again_has_been_told_nothing() -> None:
     found = registry()
     told(found, 1)
     found.lose(20)
-    found.register(20, worker(1, 5))
+    register(found, 20, worker(1, 5))
     assert told(found, 2) == {10: [5], 20: []}
     found.lose(10)
     found.lose(11)
-    found.register(10, worker(0, 6))
+    register(found, 10, worker(0, 6))
     assert told(found, 3) == {10: [5], 20: []}
 
 
@@ -108,8 +116,8 @@ def test_what_a_failover_says_of_addresses_grows_with_the_workers_and_not_with_t
     count = 200
     found = WorkerRegistry(count, heartbeat_timeout_ms=1_000)
     for index in range(count):
-        found.register(index, worker(index, index))
+        register(found, index, worker(index, index))
     assert sum(map(len, told(found, 1).values())) == count * (count - 1) // 2
     found.lose(7)
-    found.register(count, worker(7, count))
+    register(found, count, worker(7, count))
     assert sum(map(len, told(found, 2).values())) == count - 1

@@ -370,7 +370,7 @@ def build_status(
     """Return the status of a job; `end`: how it has ended, if it has."""
     completed = coordinator.completed
     tasks = seen.statistics(coordinator)
-    under_way: CheckpointId | None = coordinator.series.under_way
+    under_way: CheckpointId | None = coordinator.checkpoints.under_way
     return JobStatus(
         name=name,
         phase=coordinator.phase.name.lower(),
@@ -378,7 +378,7 @@ def build_status(
         workers=_workers(coordinator, seen.workers),
         checkpoints=tuple(seen.checkpoints),
         checkpoints_completed=seen.completed_count,
-        checkpoints_failed=coordinator.series.failed_count,
+        checkpoints_failed=coordinator.checkpoints.failed_count,
         checkpoint_under_way=under_way,
         restarts=seen.restarts_before + coordinator.restart_count,
         last_failure=coordinator.failures[-1].message if coordinator.failures else "",

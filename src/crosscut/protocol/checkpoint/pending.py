@@ -1,231 +1,149 @@
-"""The checkpoints of one epoch: trigger, collect, complete, abort.
+"""A checkpoint under way: which tasks were asked, which have acknowledged, whether it is whole.
 
-The status of a checkpoint is derived from two facts: which tasks have acknowledged, and
-whether its log entry is durable. Tasks are remembered by id, never counted, so a repeated
-acknowledgement changes nothing.
+Its status is derived from these facts and from whether its log entry is durable. Tasks are remembered by id,
+never counted, so a repeated acknowledgement changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import replace
+from typing import assert_never
 
-from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.protocol.checkpoint import retention
+from crosscut.protocol.effects import CancelTimer, JobEffect, StartTimer
+from crosscut.protocol.events import ClockRead, Timer
+from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted
+from crosscut.protocol.messages import (
+    AbortCheckpoint,
+    CaptureSnapshots,
+    CommitCheckpoint,
+    GlobalCommit,
+    ResumeSources,
+    SnapshotAcknowledged,
+    TaskQuiet,
+    TriggerCheckpoint,
+)
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
 
 
-@dataclass(slots=True)
-class _Pending:
-    started_ms: int
-    is_after_drain: bool
-    snapshots: dict[TaskId, Snapshot] = field(default_factory=dict)
-    quiet: set[TaskId] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Triggered:
-    """Send TriggerCheckpoint n to every worker."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """Every task has acknowledged: append this entry. The checkpoint is not complete before that."""
-
-    entry: CheckpointCompleted
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Checkpoint n will not complete.
-
-    Attributes:
-        snapshots: Those that were acknowledged.
-        is_after_drain: It was triggered when every source was drained.
-    """
-
-    checkpoint_id: CheckpointId
-    snapshots: tuple[Snapshot, ...]
-    is_after_drain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The job, as a completed checkpoint shows it.
-
-    Attributes:
-        is_after_drain: It was triggered when every source was drained.
-        is_halted: Every task stands still for it.
-        subsumed: Older ones that were under way: there is no use in them any more.
-    """
-
-    is_after_drain: bool
-    is_halted: bool = False
-    subsumed: tuple[GivenUp, ...] = ()
-
-
-class PendingCheckpoints:
-    """Checkpoints under way in one epoch.
-
-    Several may be, and they may become whole in any order. Log entries are in the order of ids all the
-    same: one that becomes whole after a newer one is appended only if the newer one is refused;
-    completing the newer one subsumes it.
+class PendingCheckpoint:
+    """One checkpoint, from the request to its tasks until it is complete or aborted.
 
     Args:
         tasks: Every task of the job: each has to acknowledge.
-        sources: Those that must be drained before a final checkpoint is worth taking.
-        next_id: First id to use. Ids grow and are never reused, so the next epoch goes on from
-            this machine's `next_id`.
-        in_flight_max: How many may be under way at once.
+        registry: The workers that have the tasks.
+        dropped: Counts repeated messages.
+        started_ms: When it starts.
+        is_after_drain: Every source is drained already.
+
+    Attributes:
+        is_appending: Its entry is on its way to the log. Then only the log can tell what becomes of it.
     """
 
     def __init__(
         self,
         epoch: Epoch,
+        checkpoint_id: CheckpointId,
         tasks: frozenset[TaskId],
-        sources: frozenset[TaskId],
-        next_id: CheckpointId,
-        in_flight_max: int = 1,
+        registry: WorkerRegistry,
+        dropped: Counter[str],
+        started_ms: int,
+        *,
+        is_after_drain: bool,
     ) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.is_after_drain = is_after_drain
+        self.is_appending = False
         self._epoch = epoch
         self._tasks = tasks
-        self._sources = sources
-        self._drained: set[TaskId] = set()
-        self._pending: dict[CheckpointId, _Pending] = {}
-        self._appending: set[CheckpointId] = set()
-        self._in_flight_max = in_flight_max
-        self.next_id = next_id
-        self.dropped: Counter[str] = Counter()
+        self._registry = registry
+        self._started_ms = started_ms
+        self._snapshots: dict[TaskId, Snapshot] = {}
+        self._quiet: set[TaskId] = set()
+        self.dropped = dropped
 
     @property
-    def under_way(self) -> CheckpointId | None:
-        """The oldest checkpoint that waits for acknowledgements or for its log entry."""
-        return next(iter(self._pending), None)
-
-    def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
-        """Whether `checkpoint_id` waits for acknowledgements or for its log entry."""
-        return checkpoint_id in self._pending
-
-    def missing(self, checkpoint_id: CheckpointId) -> frozenset[TaskId]:
-        """Return the tasks that have not acknowledged `checkpoint_id`."""
-        pending = self._pending.get(checkpoint_id)
-        return self._tasks - pending.snapshots.keys() if pending else frozenset()
-
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """Return every snapshot that a checkpoint under way has, whose parts are therefore in use."""
-        return tuple(one for pending in self._pending.values() for one in pending.snapshots.values())
+    def is_whole(self) -> bool:
+        """Whether every task has acknowledged. The checkpoint is not complete before its entry is durable."""
+        return self._snapshots.keys() == self._tasks
 
     @property
-    def is_drained(self) -> bool:
-        """Whether every source has read all of its input."""
-        return self._sources <= self._drained
+    def missing(self) -> list[TaskId]:
+        """The tasks that have not acknowledged."""
+        return sorted(self._tasks - self._snapshots.keys())
 
-    def source_drained(self, task: TaskId) -> bool:
-        """Note that source `task` is drained; return whether that made all of them so."""
-        if task not in self._sources or task in self._drained:
-            self.dropped["repeated drained"] += 1
-            return False
-        self._drained.add(task)
-        return self.is_drained
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files that its snapshots are in."""
+        return frozenset(path for one in self._snapshots.values() for path in retention.paths_of(one))
 
-    def trigger(self, now_ms: int) -> Triggered | None:
-        """Start the next checkpoint, unless enough are under way."""
-        if len(self._pending) >= self._in_flight_max:
-            return None
-        checkpoint_id = self.next_id
-        self.next_id = CheckpointId(checkpoint_id + 1)
-        self._pending[checkpoint_id] = _Pending(now_ms, self.is_drained)
-        return Triggered(checkpoint_id)
+    def start(self, timeout_ms: int) -> list[JobEffect]:
+        """Ask the tasks for their snapshots."""
+        return [
+            *self._registry.to_holders(TriggerCheckpoint(self._epoch, self.checkpoint_id)),
+            StartTimer(self._timer, timeout_ms),
+        ]
 
-    def acknowledge(
-        self, checkpoint_id: CheckpointId, task: TaskId, snapshot: Snapshot, now_ms: int, wall_clock: str
-    ) -> Whole | None:
-        """Note the snapshot of `task`; return the log entry once the last task is in.
+    def handle(self, message: SnapshotAcknowledged | TaskQuiet) -> list[JobEffect]:
+        """Take a message of a task about this checkpoint."""
+        match message:
+            case SnapshotAcknowledged(task=task, snapshot=snapshot):
+                if task in self._snapshots:
+                    self.dropped["repeated acknowledgement"] += 1
+                else:
+                    self._snapshots[task] = snapshot
+                return []
+            case TaskQuiet(task=task):
+                if task in self._quiet:
+                    self.dropped["repeated quiet"] += 1
+                    return []
+                self._quiet.add(task)
+                if not self._are_all_quiet:
+                    return []
+                return self._registry.to_holders(CaptureSnapshots(self._epoch, self.checkpoint_id))
+            case _:
+                assert_never(message)
 
-        None also if a newer checkpoint's entry is being appended: see `next_whole`.
-        """
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or task not in self._tasks:
-            self.dropped["late acknowledgement"] += 1
-            return None
-        if task in pending.snapshots:
-            self.dropped["repeated acknowledgement"] += 1
-            return None
-        pending.snapshots[task] = snapshot
-        return self._whole(checkpoint_id, now_ms, wall_clock)
-
-    def next_whole(self, now_ms: int, wall_clock: str) -> Whole | None:
-        """Return the oldest checkpoint that is whole and has waited for the verdict on a newer one."""
-        found = (self._whole(n, now_ms, wall_clock) for n in sorted(self._pending))
-        return next((whole for whole in found if whole is not None), None)
-
-    def quiet(self, checkpoint_id: CheckpointId, task: TaskId) -> bool:
-        """Note that `task` stands still for `checkpoint_id`; return whether now all of them do."""
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or task not in self._tasks:
-            self.dropped["late quiet"] += 1
-            return False
-        if task in pending.quiet:
-            self.dropped["repeated quiet"] += 1
-            return False
-        pending.quiet.add(task)
-        return pending.quiet == self._tasks
-
-    def _whole(self, checkpoint_id: CheckpointId, now_ms: int, wall_clock: str) -> Whole | None:
-        pending = self._pending[checkpoint_id]
-        if pending.snapshots.keys() != self._tasks or max(self._appending, default=0) >= checkpoint_id:
-            return None
-        self._appending.add(checkpoint_id)
-        return Whole(
-            CheckpointCompleted(
-                epoch=self._epoch,
-                checkpoint_id=checkpoint_id,
-                snapshots=tuple(
-                    TaskSnapshot(one, pending.snapshots[one]) for one in sorted(pending.snapshots)
-                ),
-                # Chandy and Lamport's stable property: a cut on which nothing is under way anywhere
-                # and no source has more stays like that for ever.
-                is_final=all(one.drained for one in pending.snapshots.values()),
-                duration_ms=now_ms - pending.started_ms,
-                wall_clock=wall_clock,
-            )
+    def entry(self, now: ClockRead) -> CheckpointCompleted:
+        """Return the entry to append, once it is whole."""
+        return CheckpointCompleted(
+            epoch=self._epoch,
+            checkpoint_id=self.checkpoint_id,
+            snapshots=tuple(TaskSnapshot(one, self._snapshots[one]) for one in sorted(self._snapshots)),
+            # Chandy and Lamport's stable property: a cut on which nothing is under way anywhere
+            # and no source has more stays like that for ever.
+            is_final=all(one.drained for one in self._snapshots.values()),
+            duration_ms=now.now_ms - self._started_ms,
+            wall_clock=now.wall_clock,
         )
 
-    def completed(self, checkpoint_id: CheckpointId) -> Completion:
-        """Note that the log entry of `checkpoint_id` is durable; return what it shows."""
-        pending = self._pending.pop(checkpoint_id)
-        self._appending.discard(checkpoint_id)
-        return Completion(
-            is_after_drain=pending.is_after_drain,
-            is_halted=pending.quiet == self._tasks,
-            # The log decides in order: an older one that was being appended has been decided.
-            subsumed=tuple(self._forget(n) for n in sorted(self._pending) if n < checkpoint_id),
-        )
+    def complete(self, commits: tuple[GlobalCommit, ...]) -> list[JobEffect]:
+        """Have its output committed: its entry is durable.
 
-    def give_up(self, checkpoint_id: CheckpointId) -> GivenUp | None:
-        """Abort `checkpoint_id` only.
-
-        None if it is not under way, or if its entry is being appended: then only the store can tell
-        what becomes of it.
+        Args:
+            commits: What first tasks commit for all tasks of their sinks.
         """
-        if checkpoint_id not in self._pending or checkpoint_id in self._appending:
-            self.dropped["abort of a checkpoint that is not waiting"] += 1
-            return None
-        return self._forget(checkpoint_id)
+        to_first = CommitCheckpoint(self._epoch, self.checkpoint_id, commits)
+        to_others = replace(to_first, together=tuple(replace(one, pending=()) for one in commits))
+        effects = [CancelTimer(self._timer), *self._registry.to_first_holder(to_first, to_others)]
+        if self._are_all_quiet:
+            effects += self._registry.to_holders(ResumeSources(self._epoch, self.checkpoint_id))
+        return effects
 
-    def give_up_waiting(self) -> tuple[GivenUp, ...]:
-        """Abort all but those whose entry is being appended."""
-        return tuple(self._forget(n) for n in sorted(self._pending) if n not in self._appending)
+    def abort(self) -> list[JobEffect]:
+        """Have the tasks forget it: it will not be complete."""
+        return [
+            CancelTimer(self._timer),
+            *self._registry.to_holders(AbortCheckpoint(self._epoch, self.checkpoint_id)),
+        ]
 
-    def append_refused(self, checkpoint_id: CheckpointId) -> GivenUp:
-        """Note that the log entry has certainly not been written: the checkpoint is void."""
-        self._appending.discard(checkpoint_id)
-        return self._forget(checkpoint_id)
+    @property
+    def _are_all_quiet(self) -> bool:
+        return self._quiet == self._tasks
 
-    def _forget(self, checkpoint_id: CheckpointId) -> GivenUp:
-        pending = self._pending.pop(checkpoint_id)
-        acknowledged = tuple(pending.snapshots[task] for task in sorted(pending.snapshots))
-        return GivenUp(checkpoint_id, acknowledged, pending.is_after_drain)
+    @property
+    def _timer(self) -> Timer:
+        return Timer("checkpoint-timeout", self._epoch, self.checkpoint_id)

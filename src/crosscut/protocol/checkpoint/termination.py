@@ -24,6 +24,9 @@ from crosscut.foundation.ids import VertexId
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import TaskSnapshot
 
+FIRST_PAUSE_MS = 10
+"""Before the second look at a job whose sources are drained; each pause is twice the one before."""
+
 
 class Termination(Enum):
     """How near a job is to the end of its input."""
@@ -118,3 +121,36 @@ def termination(
         if all(is_exhausted(loop, shown) for loop in loops):
             return Termination.QUIET
     return Termination.DRAINED
+
+
+class DrainBackoff:
+    """When to take another checkpoint of a job whose sources are drained, to see whether it is at its end.
+
+    No task reports that the last record has been processed. So the pauses grow with the time waited, and a
+    job that takes long is not slowed down by checkpoints.
+
+    Args:
+        interval_ms: Between periodic checkpoints: the longest pause.
+    """
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._pause_ms = 0
+        self._closing = frozenset[VertexId]()
+
+    def restart(self) -> None:
+        """Note that an epoch begins."""
+        self._pause_ms = 0
+        self._closing = frozenset()
+
+    def next_ms(self, closing: tuple[VertexId, ...]) -> int:
+        """Return how long to wait after a cut that is not final.
+
+        Args:
+            closing: The heads whose back edges end now; with a new one, the end may be near.
+        """
+        if not self._closing.issuperset(closing):
+            self._closing |= frozenset(closing)
+            self._pause_ms = 0
+        self._pause_ms = min(self._interval_ms, self._pause_ms * 2 or FIRST_PAUSE_MS)
+        return self._pause_ms

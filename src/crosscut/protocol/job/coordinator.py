@@ -3,8 +3,8 @@
 It owns no thread, clock or socket: `crosscut.driver.driver` performs its effects, on a real machine
 as in the simulator's virtual world. This is the conversation: which event is for whom, and which phase of the
 job (`phases`) follows. Each idea in it has a module of its own: the log and the claim of an epoch
-(`ownership`), workers (`registry`, `gathering`), whose word counts (`hearing`), checkpoints (`series`),
-failures (`restarts`), the end (`ending`). docs/protocol.md has the picture of the phases.
+(`ownership`), workers (`workers`), whose messages count (`fencing`), checkpoints (`scheduler`), failures
+(`restarts`), the end (`ending`). docs/protocol.md has the picture of the phases.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from crosscut.errors import ProtocolError
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
-from crosscut.protocol.checkpoint.checkpoint_sequence import Series
+from crosscut.protocol.checkpoint.events import (
+    CheckpointDurable,
+    EpochBegan,
+    EpochEnded,
+    JobOver,
+    StopBegan,
+    TasksReady,
+)
+from crosscut.protocol.checkpoint.scheduler import CheckpointScheduler
 from crosscut.protocol.checkpoint.termination import Termination, termination
 from crosscut.protocol.effects import JobEffect
-from crosscut.protocol.job import fencing as hearing
-from crosscut.protocol.job import restarts
+from crosscut.protocol.job import fencing, restarts
 from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.ending import Ending, Over
-from crosscut.protocol.job.phases import DEPLOYED, Phase, Turn, after
-from crosscut.protocol.job.registration import WorkerRegistration
+from crosscut.protocol.job.phases import DEPLOYED, JobState, Phase, Turn
 from crosscut.protocol.job.restarts import Failures
 from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.job.workers import Identity, WorkerRegistry
@@ -54,6 +60,7 @@ from crosscut.protocol.messages import (
 )
 from crosscut.protocol.splits.alignment import SourceGroups
 from crosscut.protocol.splits.discovery import DiscoveryState, SplitDiscovery
+from crosscut.protocol.splits.rescaling import state_assignment
 
 __all__ = ["Coordinator", "CoordinatorSpec", "Phase"]
 
@@ -63,21 +70,18 @@ class Coordinator:
 
     Attributes:
         registry: Its workers; to be asked, not told.
-        series: Its checkpoints; likewise.
+        checkpoints: Likewise.
         commits: What its sinks have committed; likewise.
     """
 
     def __init__(self, terms: CoordinatorSpec) -> None:
         self._terms = terms
-        self.phase = Phase.CLAIMING
-        self.epoch = Epoch(0)
+        self._job = JobState()
         self.lineage = Lineage("")
         self.dropped: Counter[str] = Counter()
-        self._now = on.ClockRead(0, "")
         self._failures = Failures(terms.restart)
         self._log = Ownership(terms, self.dropped)
-        self.registry = WorkerRegistry(terms.identity.parallelism, terms.heartbeat_timeout_ms)
-        self._gathering = WorkerRegistration(terms, self.registry, self.dropped)
+        self.registry = WorkerRegistry(terms.identity.parallelism, terms.heartbeat_timeout_ms, self.dropped)
         self._finding = SplitDiscovery(
             terms.dynamic_sources,
             terms.start_timeout_ms,
@@ -86,14 +90,26 @@ class Coordinator:
             is_bounded=terms.checkpoints.periodic,
         )
         self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max)
-        self.series = Series(terms, self.registry, self._log, self._finding, self.commits)
+        self.checkpoints = CheckpointScheduler(
+            terms, self._job, self.registry, self._log, self._finding, self.commits, self.dropped
+        )
         self._source_groups = SourceGroups(dict(terms.source_groups), dict(terms.joined_sources))
         self._ending = Ending(self.commits, self.dropped, awaits_verdict=terms.awaits_verdict)
 
     @property
+    def phase(self) -> Phase:
+        """Where the job is."""
+        return self._job.phase
+
+    @property
+    def epoch(self) -> Epoch:
+        """The newest epoch that this driver has claimed; 0: none yet."""
+        return self._job.epoch
+
+    @property
     def completed(self) -> CheckpointCompleted | None:
         """The newest completed checkpoint."""
-        return self.series.newest
+        return self.checkpoints.newest
 
     @property
     def searches(self) -> tuple[DiscoveryState, ...]:
@@ -113,7 +129,7 @@ class Coordinator:
     @property
     def termination(self) -> Termination:
         """How near the job is to the end of its input, as far as its cuts show."""
-        return termination(self.completed, self._terms.loops, is_drained=self.series.is_drained)
+        return termination(self.completed, self._terms.loops, is_drained=self.checkpoints.is_drained)
 
     @property
     def takeover(self) -> str:
@@ -131,10 +147,8 @@ class Coordinator:
             ProtocolError: The event is impossible; nothing has changed.
         """
         effects = self._handle(event)
-        if not self.series.savepoints.is_any_complete:
-            return effects
         is_over = self.phase is Phase.ENDED
-        due = self.series.savepoints.due(self._ending.is_committed, is_over=is_over)
+        due = self.checkpoints.requests.due(self._ending.is_committed, is_over=is_over)
         return effects + due if due else effects
 
     def _handle(self, event: on.JobEvent) -> list[JobEffect]:
@@ -146,7 +160,7 @@ class Coordinator:
             return []
         match event:
             case on.ClockRead():
-                self._now = event
+                self._job.now = event
                 return []
             case on.LinkOpened(link, worker, attempt):
                 self.registry.opened(link, Identity(worker, attempt))
@@ -165,7 +179,8 @@ class Coordinator:
                 return self._log.splits_discovered(assignments)
             case on.SplitsFound():
                 is_running = self.phase is Phase.RUNNING
-                return self._finding.found(event, self.series.next_id, self.completed, is_running=is_running)
+                next_id = self.checkpoints.next_id
+                return self._finding.found(event, next_id, self.completed, is_running=is_running)
             case on.DiscoveryFailed():
                 return self._finding_failed(event)
             case (
@@ -176,24 +191,20 @@ class Coordinator:
                 | on.EntryRead()
             ):
                 return self._log_answered(event)
-            case on.PartsListed():
-                return self.series.listed(event, self.epoch)
-            case on.PartsDiscarded(paths):
-                return self.series.discarded(paths)
             case on.SweepRequested():
                 return [do.ListParts()]
-            case on.PartsDeleted():
-                return self.series.deleted()
             case on.StopRequested():
                 return self._stop_requested()
             case on.RestartRequested():
                 return self._restart_requested()
-            case on.CheckpointRequested(request, is_savepoint):
-                if is_savepoint:
-                    self.series.savepoints.ask(request)
-                return self.series.request(request, self.phase, self._now)
-            case on.SavepointWritten(request):
-                return self.series.savepoint_written(request)
+            case (
+                on.CheckpointRequested()
+                | on.SavepointWritten()
+                | on.PartsListed()
+                | on.PartsDiscarded()
+                | on.PartsDeleted()
+            ):
+                return self.checkpoints.handle(event)
             case on.CancelRequested(cause):
                 return self._end("failed" if cause else "cancelled", cause)
             case on.CutJudged():
@@ -204,14 +215,14 @@ class Coordinator:
     # Claiming an epoch, and answers of the log.
 
     def _tail_read(self, event: on.LogTailRead) -> list[JobEffect]:
-        effects, decision = self._log.tail_read(event.entries, event.outputs, self._now.wall_clock)
+        effects, decision = self._log.tail_read(event.entries, event.outputs, self._job.now.wall_clock)
         match decision:
             case Over(outcome, cause):
                 if outcome == "finished":
-                    self.series.found(event.entries)
+                    self.checkpoints.found(event.entries)
                 return [*effects, *self._end(outcome, cause)]
             case Claiming():
-                self.series.found(event.entries)
+                self.checkpoints.found(event.entries)
                 return effects
             case Stale():
                 return effects
@@ -220,7 +231,7 @@ class Coordinator:
 
     def _claim_next(self) -> list[JobEffect]:
         self._go(Turn.RESTART)
-        next_id, wall_clock = self.series.next_id, self._now.wall_clock
+        next_id, wall_clock = self.checkpoints.next_id, self._job.now.wall_clock
         return self._log.claim_next(Epoch(self.epoch + 1), next_id, wall_clock, self.completed)
 
     def _log_answered(self, event: LogEvent) -> list[JobEffect]:
@@ -230,8 +241,8 @@ class Coordinator:
                 return effects
             case Durable(entry, log_index):
                 return [*effects, *self._entry_durable(entry, log_index)]
-            case NoCheckpoint(entry, reason):
-                return [*effects, *self._append_refused(entry, reason)]
+            case NoCheckpoint():
+                return [*effects, *self._append_refused(verdict)]
             case Over("failed", cause):
                 return [*effects, *self._end("failed", self._failures.hopeless or cause)]
             case Over(outcome, cause):
@@ -252,13 +263,13 @@ class Coordinator:
 
     def _epoch_claimed(self, entry: EpochClaimed) -> list[JobEffect]:
         # Decision moment: from here on every older epoch is fenced.
-        self.epoch, self.lineage = entry.epoch, entry.lineage
-        self.series.claimed(entry.first_checkpoint_id)
+        self._job.epoch, self.lineage = entry.epoch, entry.lineage
+        self.checkpoints.claimed(entry.first_checkpoint_id)
         if self._failures.hopeless is not None:
             return self._end("failed", self._failures.hopeless)
         self._go(Turn.CLAIMED)
         timer = self._timer("gather", self._terms.start_timeout_ms)
-        return [timer, *self._gathering.submit(), *self._deploy_if_gathered()]
+        return [timer, *self.registry.submit(), *self._deploy_if_gathered()]
 
     # Workers come and go.
 
@@ -267,11 +278,11 @@ class Coordinator:
         if isinstance(message, WorkerHeartbeat):
             self.registry.logged(link, message.logged)
         if isinstance(message, RegisterWorker):
-            return [*self._gathering.register(link, message), *self._deploy_if_gathered()]
+            return [*self.registry.register(link, message), *self._deploy_if_gathered()]
         if isinstance(message, WorkerFailed):
             return self._start_failed(link, message)
         place = self.registry.index_of(link)
-        index = hearing.sender(place, message, self.epoch, self._terms.tasks, self.dropped)
+        index = fencing.sender(place, message, self.epoch, self._terms.tasks, self.dropped)
         if index is None:
             return []
         match message:
@@ -282,18 +293,10 @@ class Coordinator:
                     self.dropped["failure during failover"] += 1
                     return []
                 return self._failed(replace(cause, message=f"task {task} failed: {cause.message}"))
-            case SnapshotAcknowledged():
-                return self._unless_too_many(self.series.acknowledged(message, self.phase, self._now))
-            case SnapshotDeclined(_, checkpoint_id, task, reason):
-                why = f"task {task} declined: {reason}"
-                return self._unless_too_many(self.series.give_up(checkpoint_id, why, self.phase, self._now))
-            case TaskQuiet(_, checkpoint_id, task):
-                return self.series.quiet(checkpoint_id, task)
-            case SourceDrained(_, task):
-                return self.series.source_drained(task, self.phase, self._now)
-            case TransactionsCommitted(_, checkpoint_id, task):
-                let_go = self.series.committed(task, checkpoint_id, self.phase, self._now)
-                return [*let_go, *self._end_if_committed()]
+            case SnapshotAcknowledged() | SnapshotDeclined() | TaskQuiet() | SourceDrained():
+                return self._unless_too_many(self.checkpoints.handle(message))
+            case TransactionsCommitted():
+                return [*self.checkpoints.handle(message), *self._end_if_committed()]
             case SourcesReached():
                 if not self._source_groups.note(index, message):
                     self.dropped["late word of how far sources are"] += 1
@@ -305,7 +308,7 @@ class Coordinator:
 
     def _start_failed(self, link: on.LinkId, message: WorkerFailed) -> list[JobEffect]:
         is_ending = self.phase in (Phase.FINISHING, Phase.STOPPING)
-        cause = self._gathering.start_failed(link, message, is_ending=is_ending)
+        cause = self.registry.start_failed(link, message, is_ending=is_ending)
         if cause is None:
             return []
         # Spark starts another attempt by itself, perhaps where it works; but not for ever.
@@ -323,22 +326,32 @@ class Coordinator:
         return self._deploy_if_gathered()
 
     def _workers_ended(self, event: on.WorkersEnded) -> list[JobEffect]:
-        effects, cause = self._gathering.workers_ended(event)
+        effects, cause = self.registry.ended(event)
         return [*effects, *self._failed(cause)]
 
     def _deploy_if_gathered(self) -> list[JobEffect]:
         if self.phase is not Phase.GATHERING or not self.registry.is_full:
             return []
         self._go(Turn.GATHERED)
-        self.series.begin(self.epoch)
+        begun = self.checkpoints.handle(EpochBegan())
         self._source_groups.begin(self.epoch)
-        shares = self._gathering.shares(self.commits.left(self.completed), self._log)
-        parallelism = self._terms.identity.parallelism
-        self._finding.begin(self.epoch, self.completed, shares.snapshots, self._log.splits, parallelism)
+        identity, splits = self._terms.identity, self._log.splits
+        assignment = state_assignment(
+            self.commits.left(self.completed),
+            identity.parallelism,
+            identity.max_parallelism,
+            self._log.writers,
+            {task.vertex for task in self._terms.sinks},
+            self._terms.edges,
+        )
+        self._finding.begin(self.epoch, self.completed, assignment.snapshots, splits, identity.parallelism)
         return [
+            *begun,
             do.CancelTimer(on.Timer("gather", self.epoch)),
             self._timer("restore", self._terms.start_timeout_ms),
-            *self._gathering.deploy(self.epoch, self.lineage, shares, self._log, self._failures.deaths),
+            *self.registry.deploy(
+                self.epoch, self.lineage, assignment, splits, identity.driver, self._failures.deaths
+            ),
         ]
 
     def _align_sources(self) -> list[JobEffect]:
@@ -351,7 +364,8 @@ class Coordinator:
         if self.phase is not Phase.RESTORING:
             self.dropped["repeated ready"] += 1
             return []
-        if not self._gathering.ready(index):
+        self.registry.ready(index)
+        if not self.registry.are_all_ready:
             return []
         effects: list[JobEffect] = [do.CancelTimer(on.Timer("restore", self.epoch)), do.ListParts()]
         if self.completed is not None:
@@ -359,14 +373,14 @@ class Coordinator:
             self.commits.all_committed(self.completed.checkpoint_id, restored)
             if self.completed.is_final:
                 self._go(Turn.READY_AT_THE_END)
-                effects += self.series.finish(self.completed)
+                effects += self.checkpoints.handle(TasksReady())
                 if not self._ending.is_finished(self.completed.checkpoint_id):
                     effects.append(self._timer("finish", self._terms.checkpoints.timeout_ms))
                 return [*effects, *self._end_if_committed()]
         self._go(Turn.READY)
         effects += self.registry.to_holders(StartTasks(self.epoch))
         effects += self._finding.started(is_restored=self.completed is not None)
-        return [*effects, *self.series.started(self.phase, self._now)]
+        return [*effects, *self.checkpoints.handle(TasksReady())]
 
     # Time passes.
 
@@ -380,17 +394,18 @@ class Coordinator:
             case "read-log" | "read-again" | "discover" | "log-call" | "retry-append":
                 return self._log_answered(on.TimerFired(timer))
             case "delete":
-                self.series.deletion_overdue()
-                return []
+                return self.checkpoints.handle(on.TimerFired(timer))
             case _ if timer.epoch != self.epoch:
                 self.dropped["stale timer"] += 1
                 return []
             case "trigger" | "pause" | "checkpoint-timeout":
-                return self._unless_too_many(self.series.timer_fired(timer, self.phase, self._now))
+                return self._unless_too_many(self.checkpoints.handle(on.TimerFired(timer)))
             case "gather" if self.phase is Phase.GATHERING:
-                return self._end("failed", self._gathering.too_few())
+                return self._end(
+                    "failed", self.registry.too_few(self._terms.start_timeout_ms, self._terms.slots)
+                )
             case "restore" if self.phase is Phase.RESTORING:
-                return self._failed(self._gathering.too_slow())
+                return self._failed(self.registry.too_slow(self._terms.start_timeout_ms))
             case "align":
                 self._source_groups.pause_over()
                 return self._align_sources()
@@ -404,7 +419,7 @@ class Coordinator:
             case "finish" if self.phase is Phase.FINISHING and self.completed is not None:
                 return self._finish_overdue(self.completed.checkpoint_id)
             case "stop" if self.phase is Phase.STOPPING:
-                return self._stop_short(FailureCause("Timeout", self.series.overdue, is_transient=True))
+                return self._stop_short(FailureCause("Timeout", self.checkpoints.overdue, is_transient=True))
             case _:
                 self.dropped["stale timer"] += 1
                 return []
@@ -428,25 +443,25 @@ class Coordinator:
     def _completed(self, entry: CheckpointCompleted, log_index: LogIndex) -> list[JobEffect]:
         # Decision moment: the entry is durable, so the checkpoint is complete, and everything staged
         # at or below it will be committed, by this epoch or by a later one.
-        effects, shown = self.series.completed(entry, log_index)
-        if shown is None:
+        is_of_epoch = self.checkpoints.is_under_way(entry.checkpoint_id)
+        if is_of_epoch:
+            self._failures.note_progress()
+            if entry.is_final:
+                self._go(Turn.FINAL)
+        effects = self.checkpoints.handle(CheckpointDurable(entry, log_index))
+        if not is_of_epoch:
             return effects
-        self._failures.note_progress()
         if entry.is_final:
-            self._go(Turn.FINAL)
             effects.append(self._timer("finish", self._terms.checkpoints.timeout_ms))
-        else:
-            effects += self.series.after_completion(entry, shown, self.phase, self._now)
         return [*effects, *self._end_if_committed()]
 
-    def _append_refused(self, entry: CheckpointCompleted, reason: str) -> list[JobEffect]:
-        refused = self.series.refused(entry, reason, self.phase, self._now)
-        effects = self._unless_too_many(refused)
+    def _append_refused(self, refused: NoCheckpoint) -> list[JobEffect]:
+        effects = self._unless_too_many(self.checkpoints.handle(refused))
         return effects if self.phase is Phase.ENDED else [*effects, *self._end_if_committed()]
 
     def _unless_too_many(self, effects: list[JobEffect]) -> list[JobEffect]:
         """Go on with `effects`, unless too many checkpoints have failed in a row."""
-        cause = self.series.failure
+        cause = self.checkpoints.failure
         if cause is None:
             return effects
         if self.phase is Phase.STOPPING:
@@ -465,7 +480,7 @@ class Coordinator:
                 timer = self._timer("stop", self._terms.checkpoints.timeout_ms)
                 # What is read now would only stand in the way of the last barrier.
                 paused = self.registry.to_holders(PauseSources(self.epoch, is_paused=True))
-                return [timer, *paused, *self.series.trigger(self.phase, self._now)]
+                return [timer, *paused, *self.checkpoints.handle(StopBegan())]
             case Phase.FINISHING | Phase.STOPPING:
                 return []
             case _:
@@ -478,7 +493,7 @@ class Coordinator:
         newest = self.completed
         if newest is None or not self._terms.checkpoints.are_batches or newest.epoch != self.epoch:
             return False
-        is_idle = self.series.under_way is None and self._log.is_idle
+        is_idle = self.checkpoints.under_way is None and self._log.is_idle
         return is_idle and self._ending.is_committed(newest.checkpoint_id)
 
     def _restart_requested(self) -> list[JobEffect]:
@@ -491,7 +506,7 @@ class Coordinator:
     def _stop_short(self, cause: FailureCause) -> list[JobEffect]:
         """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`."""
         newest = self._newest_id
-        is_last = newest is not None and self.series.is_last(newest)
+        is_last = newest is not None and self.checkpoints.is_last(newest)
         over = self._ending.stopped_short(newest, self._log.newest, cause, is_last_complete=is_last)
         return self._end(over.outcome, over.cause)
 
@@ -501,7 +516,7 @@ class Coordinator:
             return []
         if self.phase is Phase.FINISHING and self._ending.is_finished(n):
             return self._log.append(JobFinished(self.epoch, n))
-        if self.phase is Phase.STOPPING and self.series.is_last(n) and self._ending.is_committed(n):
+        if self.phase is Phase.STOPPING and self.checkpoints.is_last(n) and self._ending.is_committed(n):
             return self._end("stopped")
         return []
 
@@ -535,7 +550,7 @@ class Coordinator:
         if isinstance(decision, restarts.GiveUp):
             return self._end("failed", decision.shown)
         halted = [forget, *self.registry.to_holders(HaltTasks(self.epoch))]
-        halted += self.series.end(f"the job has failed over: {cause.message}")
+        halted += self.checkpoints.handle(EpochEnded(f"the job has failed over: {cause.message}"))
         if self.phase in (Phase.WAITING, Phase.CLAIMING):
             return halted
         self._go(Turn.FAILURE)
@@ -549,8 +564,8 @@ class Coordinator:
             # Perhaps by another driver, and whoever asked this one gets the final checkpoint all the same.
             self.commits.all_committed(self.completed.checkpoint_id)
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
-        dismissed = self.series.dismiss(reason)
-        return [*self.registry.to_everybody(ShutDown(reason)), *dismissed, do.EndJob(outcome, cause)]
+        answers = self.checkpoints.handle(JobOver(reason))
+        return [*self.registry.to_everybody(ShutDown(reason)), *answers, do.EndJob(outcome, cause)]
 
     @property
     def _newest_id(self) -> CheckpointId | None:
@@ -561,4 +576,4 @@ class Coordinator:
         return do.StartTimer(on.Timer(kind, self.epoch), delay_ms)
 
     def _go(self, turn: Turn) -> None:
-        self.phase = after(self.phase, turn)
+        self._job.go(turn)

@@ -1,11 +1,15 @@
-"""The phases of a job, and the turns from one to the next."""
+"""The phases of a job, the turns from one to the next, and where one job is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from crosscut.errors import invariant
+from crosscut.foundation.ids import Epoch
+from crosscut.protocol.events import ClockRead
 
 
 class Phase(Enum):
@@ -68,6 +72,24 @@ def after(phase: Phase, turn: Turn) -> Phase:
     found = TRANSITIONS.get((phase, turn))
     invariant(found is not None, f"no way leads from {phase.name} at {turn.name}")
     return found or phase
+
+
+@dataclass(slots=True)
+class JobState:
+    """Where a job is. The coordinator changes it; its parts read it.
+
+    Attributes:
+        epoch: The newest that this driver has claimed.
+        now: What time it is.
+    """
+
+    phase: Phase = Phase.CLAIMING
+    epoch: Epoch = Epoch(0)
+    now: ClockRead = field(default_factory=partial(ClockRead, 0, ""))
+
+    def go(self, turn: Turn) -> None:
+        """Take `turn`."""
+        self.phase = after(self.phase, turn)
 
 
 # Which event takes the turn? What an event is: the class of a message, the name of a timer, or its own class.

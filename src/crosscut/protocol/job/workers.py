@@ -1,4 +1,4 @@
-"""The worker registry: which worker holds which slot, which is on standby, and which is silent.
+"""The workers of a job: which one holds which slot, which is on standby, which is ready, and which is silent.
 
 Spark supplies zombies: its kills are best effort, its attempt numbers repeat, and speculation makes two
 live attempts of one Spark task. One attempt is admitted for each slot; its identity is the control link
@@ -8,17 +8,20 @@ that it proved the secret on, never a number that Spark reuses.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
-from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer
-from crosscut.protocol.events import LinkId, Timer
+from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer, SubmitWorkers
+from crosscut.protocol.events import LinkId, Timer, WorkersEnded
 from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
+    FailureCause,
     Peer,
     RegisterWorker,
     ShutDown,
@@ -107,18 +110,29 @@ class Vacated:
 
 
 class WorkerRegistry:
-    """Places by worker index, with one attempt on standby for each.
+    """The slots by worker index, with one attempt on standby for each.
 
     Args:
-        parallelism: How many places there are.
+        parallelism: How many slots there are.
         heartbeat_timeout_ms: Silence after which a link counts as dead.
+        dropped: Counts stale and repeated input.
+
+    Attributes:
+        held: The holder of each slot.
+        standby: Who waits for it.
     """
 
-    def __init__(self, parallelism: int, heartbeat_timeout_ms: int) -> None:
+    def __init__(
+        self, parallelism: int, heartbeat_timeout_ms: int, dropped: Counter[str] | None = None
+    ) -> None:
         self.parallelism = parallelism
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self.held: dict[WorkerIndex, RegisteredAttempt] = {}
         self.standby: dict[WorkerIndex, RegisteredAttempt] = {}
+        # Spark has been asked for workers, and runs them.
+        self._is_submitted = False
+        # Those that have restored their tasks and connected, in this epoch.
+        self._ready: set[WorkerIndex] = set()
         self._proven: dict[LinkId, Identity] = {}
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
@@ -128,11 +142,17 @@ class WorkerRegistry:
         self._holders_seen = 0
         self._number: dict[WorkerIndex, int] = {}
         self._told_up_to: dict[LinkId, int] = {}
+        self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     @property
     def is_full(self) -> bool:
-        """Whether every place is held."""
+        """Whether every slot is held."""
         return len(self.held) == self.parallelism
+
+    @property
+    def are_all_ready(self) -> bool:
+        """Whether every worker has restored its tasks and connected."""
+        return len(self._ready) == self.parallelism
 
     def everybody(self) -> list[RegisteredAttempt]:
         """Return the holders by index, then those on standby."""
@@ -183,18 +203,43 @@ class WorkerRegistry:
         """Whether `message` speaks of whom `link` has proven to be."""
         return self._proven.get(link) == Identity(message.worker, message.attempt)
 
-    def lacks(self, link: LinkId, message: WorkerFailed) -> bool:
-        """Whether the place of the attempt that can't start is free; `link` is done with then.
+    # Workers come.
 
-        A place that somebody holds does not need that attempt, and must not be spoken for by it.
+    def submit(self) -> list[JobEffect]:
+        """Ask Spark for workers, unless it runs them already."""
+        if self._is_submitted:
+            return []
+        self._is_submitted = True
+        return [SubmitWorkers()]
+
+    def start_failed(self, link: LinkId, message: WorkerFailed, *, is_ending: bool) -> FailureCause | None:
+        """Take the report of a worker that can't start; return the cause if that is a failure of the job.
+
+        A slot that is held does not need that attempt.
+
+        Args:
+            is_ending: The job takes no other worker any more.
         """
-        if self.knows(link) or message.worker in self.held or not 0 <= message.worker < self.parallelism:
-            return False
+        index = message.worker
+        if not self.is_proven(link, message):
+            self.dropped["failed start of somebody else"] += 1
+            return None
+        if is_ending or self.knows(link) or index in self.held or not 0 <= index < self.parallelism:
+            self.dropped["failed start that does not matter"] += 1
+            return None
         del self._proven[link]
-        return True
+        told = f"worker {index} could not start: {message.cause.message}"
+        return replace(message.cause, message=told)
 
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
-        """Give `newcomer` the place it asks for, or keep it on standby, or turn it away."""
+        """Give `newcomer` the slot it asks for, or keep it on standby, or turn it away."""
+        if self.knows(link):
+            self.dropped["repeated registration"] += 1
+            return []
+        if not self.is_proven(link, newcomer):
+            self.dropped["registration as somebody else"] += 1
+            who = f"attempt {newcomer.attempt} of worker {newcomer.worker}"
+            return self._turn_away(link, f"this link has not proven to be {who}")
         decision = admission(newcomer, self.parallelism, self.held, self.standby)
         match decision:
             case Admit():
@@ -206,12 +251,11 @@ class WorkerRegistry:
                 self._wanted[link] = newcomer.worker
                 return [SendMessage(link, StandBy())]
             case TurnAway(reason):
-                return self.turn_away(link, reason)
+                return self._turn_away(link, reason)
             case _:
                 assert_never(decision)
 
-    def turn_away(self, link: LinkId, reason: str) -> list[JobEffect]:
-        """Return what tells whoever is at the other end of `link` to exit."""
+    def _turn_away(self, link: LinkId, reason: str) -> list[JobEffect]:
         return [SendMessage(link, ShutDown(reason, failed=True)), CloseLink(link)]
 
     def deploy(
@@ -223,11 +267,15 @@ class WorkerRegistry:
         driver: str,
         deaths: Callable[[WorkerIndex], int],
     ) -> list[JobEffect]:
-        """Give every holder its tasks, with what each of them needs to restore itself.
+        """Give every holder its tasks, with what each of them needs to restore itself; none is ready yet.
 
-        Links keep the order of messages: nobody is told twice where a peer can be reached. Nor is anybody
-        told of those below: of two workers the one with the lower index connects.
+        Links keep the order of messages: no worker is told twice where a peer can be reached. Nor is any told
+        of those below: of two workers the one with the lower index connects.
+
+        Args:
+            deaths: Those for which a worker tries batches in a copy of its process first.
         """
+        self._ready = set()
         snapshots = by_worker(restored.snapshots, self.parallelism)
         retired = by_worker(restored.retired, self.parallelism)
         assigned: dict[int, list[SplitAssignment]] = {}
@@ -256,23 +304,31 @@ class WorkerRegistry:
             for index, place in sorted(self.held.items())
         ]
 
-    def too_few(self, start_timeout_ms: int, slots: int | None) -> str:
-        """Return why the job can't start: not every place is held."""
+    def ready(self, index: WorkerIndex) -> None:
+        """Note that a worker is ready."""
+        self._ready.add(index)
+
+    def too_few(self, start_timeout_ms: int, slots: int | None) -> FailureCause:
+        """Return why the job can't start: not every slot is held in time."""
         known = "" if slots is None else f"; Spark has {slots} slots in all"
-        return (
+        return FailureCause(
+            "WorkersError",
             f"{len(self.held)} of {self.parallelism} workers registered within "
             f"start_timeout={start_timeout_ms / 1000:g} s{known}. Each worker needs a Spark task slot for as "
-            f"long as the job runs: lower parallelism, free slots, or raise start_timeout"
+            f"long as the job runs: lower parallelism, free slots, or raise start_timeout",
+            is_transient=True,
         )
 
-    def too_slow(self, ready: Set[WorkerIndex], start_timeout_ms: int) -> str:
-        """Return why the epoch can't start: every place is held, but not everybody is `ready`."""
-        missing = sorted(self.held.keys() - ready)
-        return (
+    def too_slow(self, start_timeout_ms: int) -> FailureCause:
+        """Return why the epoch can't start: every slot is held, but not every worker was ready in time."""
+        missing = sorted(self.held.keys() - self._ready)
+        return FailureCause(
+            "Timeout",
             f"restoring took too long: of {self.parallelism} workers, all of them registered, {missing} had "
             f"not restored their tasks and connected within another "
             f"start_timeout={start_timeout_ms / 1000:g} s; raise start_timeout if there is that much state "
-            f"to load"
+            f"to load",
+            is_transient=True,
         )
 
     # Silence.
@@ -342,16 +398,23 @@ class WorkerRegistry:
             self._hold(index, self.standby.pop(index))
         return Vacated(index, place)
 
-    def dismiss_all(self) -> list[RegisteredAttempt]:
-        """Forget everybody; return who they were."""
-        everybody = self.everybody()
+    def ended(self, event: WorkersEnded) -> tuple[list[JobEffect], FailureCause]:
+        """Note that Spark has ended all workers; return the failure that this is."""
+        # Whoever of them still speaks has outlived its Spark job (SPARK-18761): it must not keep a
+        # slot from the attempts of the next one.
+        effects: list[JobEffect] = [CloseLink(place.link) for place in self.everybody()]
+        self._is_submitted = False
         self.held.clear()
         self.standby.clear()
         self._wanted.clear()
         self._silent_ticks.clear()
         self._last_words.clear()
         self._told_up_to.clear()
-        return everybody
+        if event.is_final:
+            return effects, FailureCause("WorkersError", event.reason, is_final=True, is_transient=True)
+        return effects, FailureCause(
+            "SparkJobEnded", f"Spark ended the workers: {event.reason}", is_transient=True
+        )
 
     def _hold(self, index: WorkerIndex, place: RegisteredAttempt) -> None:
         self.held[index] = place

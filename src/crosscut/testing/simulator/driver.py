@@ -83,7 +83,7 @@ class WatchedDriver(CoordinatorDriver):
 
     def is_under_way(self, checkpoint_id: CheckpointId) -> bool:
         """Whether a checkpoint is not decided."""
-        return self._coordinator.series.is_under_way(checkpoint_id)
+        return self._coordinator.checkpoints.is_under_way(checkpoint_id)
 
     def link_message(self, link: Link, message: WorkerMessage) -> None:
         worker = self._worker_at(link)

@@ -87,7 +87,7 @@ class Promises:
                     pass
         if self._phase is Phase.ENDED and self._asked:
             violate(f"F5: the job has ended, and requests {sorted(self._asked)} are never answered")
-        failed_before, self._failed_count = self._failed_count, self._coordinator.series.failed_count
+        failed_before, self._failed_count = self._failed_count, self._coordinator.checkpoints.failed_count
         if before is Phase.FINISHING:
             is_same = self._failed_count <= failed_before
             ensure(is_same, "D4: what nobody needs any more is a failure")
@@ -107,7 +107,7 @@ class Promises:
         Args:
             retry_ms: Until a checkpoint is triggered, as far as timers say.
         """
-        if self._phase is not Phase.STOPPING or self._coordinator.series.under_way or self._has_last:
+        if self._phase is not Phase.STOPPING or self._coordinator.checkpoints.under_way or self._has_last:
             return
         timeout_ms = self._terms.checkpoints.timeout_ms
         is_soon = retry_ms is not None and retry_ms <= timeout_ms // STOPS_WAIT_SHARE
