@@ -259,7 +259,7 @@ class UserCodeError(CrosscutError):
         record: repr of the record, shortened, or None if no single record caused the error.
         traceback: the user's traceback as text.
         is_first: the operator had processed no other record since the job was last restored.
-        is_certain: the error will recur: the function depends only on its record, or the user's own lines
+        is_certain: the error will recur: the function uses only its record, or the user's own lines
             raised a ValueError.
     """
 

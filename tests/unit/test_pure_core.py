@@ -43,7 +43,7 @@ EVERYWHERE = frozenset(
 )
 ALSO = {
     "graph": {"asyncio", "html"},  # the clock of an event loop in `rate_limit`, which only runs in a worker
-    "operators": {"builtins", "dis", "inspect", "traceback"},  # whether an error is that of the user's code
+    "operators": {"sys", "traceback"},  # whether an error is that of the user's code
     "state": {"copyreg", "gc", "importlib", "pickle", "pickletools", "sys", "weakref"},  # values as bytes
     "wire": {"hmac", "pickle"},
 }

@@ -17,7 +17,7 @@ from crosscut.contracts.metrics import Metrics
 from crosscut.errors import StateError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.text import ShortRepr
-from crosscut.operators.certainty import is_certain, is_own_mistake
+from crosscut.operators.recurrence import recurs
 from crosscut.operators.sides import Sides
 from crosscut.operators.time_budget import TimeBudget
 
@@ -188,7 +188,7 @@ def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bo
         record=shortened(record),
         traceback=traceback_of(error),
         is_first=is_first,
-        is_certain=is_certain(error, _OURS) or is_own_mistake(error),
+        is_certain=recurs(error, _OURS),
     )
 
 
