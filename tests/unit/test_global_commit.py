@@ -119,14 +119,15 @@ def test_what_no_message_could_hold_is_not_appended(monkeypatch: pytest.MonkeyPa
     assert CONTROL_LIMITS[FrameType.CONTROL] // 2 >= together_module.BYTES_MAX
     monkeypatch.setattr(together_module, "BYTES_MAX", 2_000)
     machine = together()
-    assert machine.problem(machine.gathered(entry(N1, staged(N1, "a" * 900), staged(N1, "b" * 800)))) == ""
+    assert machine.problem(machine.gathered(entry(N1, staged(N1, "a" * 900), staged(N1, "b" * 800)))) is None
     too_long = machine.gathered(entry(N1, staged(N1, "a" * 900), staged(N1, "b" * 900)))
-    assert machine.problem(too_long).startswith(
+    problem = machine.problem(too_long)
+    assert problem is not None and problem.shown.startswith(
         "what the tasks of sink out have staged takes 2004 bytes to say, and all that is committed together "
         "may take 2000"
     )
     plain = entry(N1, staged(N1, "a" * 3_000), vertex=OTHER)
-    assert machine.problem(plain) == GlobalCommitter(frozenset()).problem(plain) == ""
+    assert machine.problem(plain) == GlobalCommitter(frozenset()).problem(plain) is None
 
 
 def test_a_checkpoint_with_more_than_that_fails_and_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from crosscut.protocol.log.recovery import (
     NotThisJob,
     Predecessor,
     claim,
+    refusal,
     restore_from,
     taken_over,
     takeover,
@@ -165,7 +166,7 @@ def test_the_state_of_something_else_is_refused(
     """H3: before any side effect."""
     found = claim(entries, JOB)
     assert isinstance(found, NotThisJob)
-    assert reason in found.reason
+    assert reason in refusal(found)
 
 
 def at(parallelism: int, checkpoint: CheckpointCompleted) -> CheckpointCompleted:
@@ -199,7 +200,7 @@ def test_a_source_that_reads_something_else_is_asked_for(
     found = claim(entries, JOB)
     assert isinstance(found, NotThisJob)
     both = "source 'numbers' is '/data/*.txt' in this flow, and was '/elsewhere/*.txt'"
-    assert found.reason.startswith(both) and "--accept-changes" in found.reason
+    assert refusal(found).startswith(both) and "--accept-changes" in refusal(found)
 
 
 def test_a_source_that_reads_something_else_may_be_accepted_and_is_then_in_the_claim() -> None:
@@ -219,7 +220,7 @@ def test_another_flow_is_refused_even_if_changes_are_accepted() -> None:
     for job in (JOB, replace(JOB, accepts_changes=True)):
         found = claim(tail(other), job)
         assert isinstance(found, NotThisJob)
-        assert found.reason == (
+        assert refusal(found) == (
             "it belongs to flow 'products', and this is flow 'sums'; it is claimed by pid 11 on host 1, "
             "since noon UTC; choose another checkpoint_dir, or run the flow that it belongs to"
         )

@@ -17,6 +17,8 @@ from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.splits.rescaling import (
     ALL_SAID,
+    FinalProgress,
+    Reached,
     StateAssignment,
     by_worker,
     combined_said,
@@ -249,18 +251,21 @@ def test_a_task_that_has_input_of_both_kinds_has_ended_only_if_all_before_it_had
 
 
 def test_a_task_that_goes_on_saying_carries_all_its_groups_along() -> None:
-    is_over, said = combined_said([(range(4), (0, "5")), (range(4, 8), ALL_SAID)], range(2, 8))
-    assert not is_over
-    assert read_said(said) == ((0, ""), [(range(2, 4), (0, "5")), (range(4, 8), ALL_SAID)])
-    own, before = (0, "6"), read_said(said)[1]
+    progress = combined_said([(range(4), (0, "5")), (range(4, 8), ALL_SAID)], range(2, 8))
+    assert not progress.ended
+    assert read_said(progress.said) == ((0, ""), [(range(2, 4), (0, "5")), (range(4, 8), ALL_SAID)])
+    own, before = (0, "6"), read_said(progress.said)[1]
     later = Snapshot(said=shown_said(own, before))
     assert said_ranges(later, range(2, 8)) == [(range(2, 4), (0, "6")), (range(4, 8), ALL_SAID)]
 
 
 def test_a_task_has_said_everything_only_if_all_had_whose_groups_it_has() -> None:
-    assert combined_said([(range(4), ALL_SAID), (range(4, 8), ALL_SAID)], range(2, 6)) == (True, None)
-    assert combined_said([(range(4), (0, "5")), (range(4, 8), (0, "5"))], range(2, 6)) == (False, [0, "5"])
-    assert combined_said([(range(4), (0, "")), (range(4, 8), ALL_SAID)], range(4)) == (False, None)
+    def combined(first: Reached, second: Reached, mine: range) -> FinalProgress:
+        return combined_said([(range(4), first), (range(4, 8), second)], mine)
+
+    assert combined(ALL_SAID, ALL_SAID, range(2, 6)) == FinalProgress(ended=True)
+    assert combined((0, "5"), (0, "5"), range(2, 6)) == FinalProgress([0, "5"])
+    assert combined((0, ""), ALL_SAID, range(4)) == FinalProgress()
 
 
 @pytest.mark.parametrize("said", [7, [1], ["a", 0], [0, "a", 3], [0, "a", [[1, 2]]]])

@@ -19,7 +19,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.monitoring.status import checkpoint_status
 from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed, JobFinished, LogEntry
 from crosscut.protocol.log.identity import shown
-from crosscut.protocol.log.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim
+from crosscut.protocol.log.recovery import AlreadyFinished, Claim, JobIdentity, NotThisJob, claim, refusal
 from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Snapshot
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -112,8 +112,8 @@ def next_start(store: CheckpointStore, graph: JobGraph) -> str:
         flow=identity_of(graph),
     )
     match claim(store.tail(1), ours):
-        case NotThisJob(reason):
-            raise StoreError(f"can't use this checkpoint directory: {reason}")
+        case NotThisJob() as refused:
+            raise StoreError(f"can't use this checkpoint directory: {refusal(refused)}")
         case AlreadyFinished(entry):
             return f"the job has finished, with checkpoint {entry.checkpoint_id}: there is nothing to do"
         case Claim(restored=CheckpointCompleted() as restored):

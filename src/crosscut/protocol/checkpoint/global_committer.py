@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
+from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import GlobalCommit
@@ -31,10 +32,32 @@ _OTHER_BYTES = 100
 _TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def too_long(snapshots: Iterable[TaskSnapshot], vertices: frozenset[VertexId]) -> str:
-    """Return why a checkpoint with these snapshots must not be appended; "" if it may.
+@dataclass(frozen=True, slots=True)
+class TooMuchStaged:
+    """What first tasks have to commit fits into no message.
 
-    Nobody could be told to commit what is too long, and a checkpoint in the log can't be taken back.
+    Attributes:
+        sink: The one that has staged most.
+        size_bytes: What its share takes.
+    """
+
+    sink: VertexId
+    size_bytes: int
+
+    @property
+    def shown(self) -> str:
+        """What people are told."""
+        return (
+            f"what the tasks of sink {self.sink} have staged takes {self.size_bytes} bytes to say, and all "
+            f"that is committed together may take {BYTES_MAX}: handles should name what was staged, and not "
+            f"hold it; or commits are too slow for so many checkpoints, or batches too large"
+        )
+
+
+def too_much_staged(snapshots: Iterable[TaskSnapshot], vertices: frozenset[VertexId]) -> TooMuchStaged | None:
+    """Return why a checkpoint with these snapshots must not be appended; None: it may.
+
+    No worker could be told to commit what is too long, and a checkpoint in the log can't be taken back.
 
     Args:
         vertices: Those whose first tasks commit for all, and have been given what all have staged.
@@ -45,13 +68,9 @@ def too_long(snapshots: Iterable[TaskSnapshot], vertices: frozenset[VertexId]) -
         if one.task.vertex in vertices and one.task.index == 0
     }
     if sum(sizes.values()) <= BYTES_MAX:
-        return ""
+        return None
     most = max(sizes, key=sizes.__getitem__)
-    return (
-        f"what the tasks of sink {most} have staged takes {sizes[most]} bytes to say, and all that is "
-        f"committed together may take {BYTES_MAX}: handles should name what was staged, and not hold it; "
-        f"or commits are too slow for so many checkpoints, or batches too large"
-    )
+    return TooMuchStaged(most, sizes[most])
 
 
 class GlobalCommitter:
@@ -102,9 +121,9 @@ class GlobalCommitter:
         newest = max(said.checkpoint_id, self._committed.get(vertex, CheckpointId(0)))
         return replace(said, checkpoint_id=newest)
 
-    def problem(self, entry: CheckpointCompleted) -> str:
-        """Return why `entry`, as `gathered` returned it, must not be appended; "" if it may."""
-        return too_long(entry.snapshots, self._vertices)
+    def problem(self, entry: CheckpointCompleted) -> TooMuchStaged | None:
+        """Return why `entry`, as `gathered` returned it, must not be appended; None: it may."""
+        return too_much_staged(entry.snapshots, self._vertices)
 
     def completed(self, entry: CheckpointCompleted) -> tuple[GlobalCommit, ...]:
         """Note that an entry of this epoch is durable; return what first tasks have to commit."""

@@ -60,8 +60,8 @@ def dropping(
         case recovery.Claim() as claim:
             dropped = tuple(sorted(wanted, key=lambda one: (one.task, one.checkpoint_id)))
             return replace(claim, entry=replace(claim.entry, dropped=dropped, reason=reason))
-        case recovery.NotThisJob(why):
-            return NothingToDrop(why)
+        case recovery.NotThisJob() as refused:
+            return NothingToDrop(recovery.refusal(refused))
         case recovery.AlreadyFinished():
             return NothingToDrop("the job has finished: everything is committed")
 

@@ -186,8 +186,8 @@ class Ownership:
         match decision:
             case recovery.AlreadyFinished():
                 return read, Over("finished")
-            case recovery.NotThisJob(reason):
-                return read, _unusable(reason)
+            case recovery.NotThisJob():
+                return read, _unusable(recovery.refusal(decision))
             case recovery.Claim():
                 pass
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex
@@ -86,10 +87,47 @@ class AlreadyFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class NoClaim:
+    """The log has entries, and none of them claims an epoch: it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherKeyGroups:
+    """Its state is in another number of key groups."""
+
+    found: int
+    ours: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFlow:
+    """It is the state of another flow, or of another graph of this one.
+
+    Attributes:
+        claimant: Who runs that.
+    """
+
+    difference: AnotherJob
+    claimant: Claimant
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDetails:
+    """Sources or sinks say something else of themselves than before, and the user has not accepted it."""
+
+    changed: ChangedDetails
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreCutOff:
+    """A savepoint was being restored, and that was cut off: nothing has run."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotThisJob:
     """The directory holds the state of something else; nothing may be touched."""
 
-    reason: str
+    why: NoClaim | OtherKeyGroups | OtherFlow | OtherDetails | RestoreCutOff
 
 
 def taken_over(tail: Iterable[tuple[LogIndex, LogEntry]], job: JobIdentity) -> EpochClaimed | None:
@@ -120,24 +158,20 @@ def claim(
     finished = [entry for _, entry in tail if isinstance(entry, JobFinished)]
     if not claims:
         if tail:
-            return NotThisJob(
-                "the job log has entries but no epoch claim: it is damaged; restore the directory from "
-                "a backup, or choose another checkpoint_dir"
-            )
+            return NotThisJob(NoClaim())
         return Claim(end, _entry(job, job.new_lineage, Epoch(1), CheckpointId(1), wall_clock), None)
     newest = claims[-1]
     if newest.flow.name == job.flow.name and newest.max_parallelism != job.max_parallelism:
-        return NotThisJob(
-            f"its state is in {newest.max_parallelism} key groups, but max_parallelism="
-            f"{job.max_parallelism}; max_parallelism can't change once there is state"
-        )
-    if reason := _another_job(newest, job, has_state=bool(completed)):
-        return NotThisJob(reason)
+        return NotThisJob(OtherKeyGroups(newest.max_parallelism, job.max_parallelism))
+    match compared(newest.flow, job.flow, is_same_structure=newest.fingerprint == job.fingerprint):
+        case AnotherJob() as difference:
+            return NotThisJob(OtherFlow(difference, newest.claimant))
+        case ChangedDetails() as changed if completed and not job.accepts_changes:
+            return NotThisJob(OtherDetails(changed))
+        case ChangedDetails() | Same():
+            pass
     if newest.ancestors and not completed:
-        return NotThisJob(
-            "a savepoint was being restored here, and that was cut off: nothing has run. Remove the "
-            "directory, and start again with restore_from"
-        )
+        return NotThisJob(RestoreCutOff())
     if finished:
         return AlreadyFinished(finished[-1])
     used_max = max([newest.first_checkpoint_id, *(entry.checkpoint_id for entry in completed)])
@@ -170,24 +204,39 @@ def takeover(claim: Claim) -> str:
     )
 
 
-def _another_job(newest: EpochClaimed, job: JobIdentity, *, has_state: bool) -> str:
-    """Return why `job` can't go on from what `newest` has claimed, "" if it can."""
-    match compared(newest.flow, job.flow, is_same_structure=newest.fingerprint == job.fingerprint):
-        case AnotherJob(reason):
+def refusal(found: NotThisJob) -> str:
+    """Return why the job can't use this checkpoint directory, and what to do, for people."""
+    match found.why:
+        case NoClaim():
+            return (
+                "the job log has entries but no epoch claim: it is damaged; restore the directory from "
+                "a backup, or choose another checkpoint_dir"
+            )
+        case OtherKeyGroups(before, ours):
+            return (
+                f"its state is in {before} key groups, but max_parallelism={ours}; max_parallelism can't "
+                f"change once there is state"
+            )
+        case OtherFlow(AnotherJob(reason), claimant):
             gap = "\n" if "\n" in reason else "; "
             return (
-                f"{reason}{gap}it is claimed by {shown(newest.claimant)}; choose another checkpoint_dir, or "
+                f"{reason}{gap}it is claimed by {shown(claimant)}; choose another checkpoint_dir, or "
                 f"run the flow that it belongs to"
             )
-        case ChangedDetails(changes) if has_state and not job.accepts_changes:
+        case OtherDetails(ChangedDetails(changes)):
             return (
                 f"{'; '.join(changes)}. A job that is resumed goes on with the splits and positions that it "
                 f"has, and commits what it has staged: nothing is read anew, nothing is moved. If that is "
                 f"what you want, start it with accept_changes=True (--accept-changes); else choose another "
                 f"checkpoint_dir"
             )
-        case ChangedDetails() | Same():
-            return ""
+        case RestoreCutOff():
+            return (
+                "a savepoint was being restored here, and that was cut off: nothing has run. Remove the "
+                "directory, and start again with restore_from"
+            )
+        case _:
+            assert_never(found.why)
 
 
 def _entry(

@@ -61,6 +61,23 @@ class Fitting:
     refused: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unclaimed:
+    """No operator takes it: it may be dropped."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Incompatible:
+    """The operator that takes it can't use it."""
+
+    reason: str
+
+
+_Misfit = _Unclaimed | _Incompatible
+
+
 def _nothing(uid: str, state: str) -> bool:
     return False
 
@@ -91,13 +108,13 @@ def fitting(
             problems.append(f"{one} is in its files, and its manifest knows no such operator")
             continue
         has_migration = is_migrated(one.uid, one.state)
-        reason = _misfit(one, before[one.uid], now.get(one.uid), accepts_changes, has_migration)
-        if not reason:
-            continue
-        if reason.startswith("nobody") and allow_dropped:
-            dropped.add(one)
-        else:
-            problems.append(reason)
+        match _misfit(one, before[one.uid], now.get(one.uid), accepts_changes, has_migration):
+            case None:
+                pass
+            case _Unclaimed() if allow_dropped:
+                dropped.add(one)
+            case _Unclaimed(reason) | _Incompatible(reason):
+                problems.append(reason)
     if not problems:
         return Fitting(frozenset(dropped))
     return Fitting(frozenset(), f"the savepoint does not fit this flow: {'; '.join(problems)}")
@@ -109,46 +126,47 @@ def _misfit(
     now: OperatorIdentity | None,
     accepts_changes: bool,
     is_migrated: bool,
-) -> str:
+) -> _Misfit | None:
     if now is None:
-        return (
+        return _Unclaimed(
             f"nobody takes the {one}: the flow has no such operator (name it so with .named(), or drop what "
             f"it had with allow_dropped_state=True)"
         )
     if one.kind in ("splits", "search"):
         if now.kind != "source" or now.connector != then.connector:
-            return f"{one.uid!r} is a {now.kind} {now.connector}, and was a source {then.connector}".replace(
-                "  ", " "
-            )
+            connector = f" {now.connector}" if now.connector else ""
+            return _Incompatible(f"{one.uid!r} is a {now.kind}{connector}, and was a source {then.connector}")
         if now.details != then.details and not accepts_changes:
-            return (
+            return _Incompatible(
                 f"source {one.uid!r} is {now.details!r} in this flow, and was {then.details!r}: it goes on "
                 f"with the splits that it had; if that is what you want, start with accept_changes=True"
             )
-        return ""
+        return None
     if one.kind == "records":
         if now.inputs != then.inputs:
-            return (
+            return _Unclaimed(
                 f"nobody takes the {one}: {one.uid!r} reads from others than it did (stop with a savepoint "
                 f"under snapshots='aligned', which has no records on their way outside of loops)"
             )
-        return ""
+        return None
     if is_migrated:
-        return ""
+        return None
     if then.kind != now.kind:
-        return (
+        return _Incompatible(
             f"{one.uid!r} is a {now.kind}, and was a {then.kind}: say with migrate_state what becomes of its "
             f"state"
         )
     declared, was = forms_of(now.states), forms_of(then.states)
     if one.state and one.state in was and declared.get(one.state) != was[one.state]:
         if one.state not in declared:
-            return f"nobody takes the {one}: it declares no such state (allow_dropped_state=True drops it)"
-        return (
+            return _Unclaimed(
+                f"nobody takes the {one}: it declares no such state (allow_dropped_state=True drops it)"
+            )
+        return _Incompatible(
             f"the {one} is a {declared[one.state]}, and was a {was[one.state]}: its rows hold something "
             f"else; say with migrate_state what becomes of them, or give the new state a name of its own"
         )
-    return ""
+    return None
 
 
 def forms_of(states: str) -> dict[str, str]:

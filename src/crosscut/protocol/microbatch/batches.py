@@ -22,7 +22,7 @@ from typing import assert_never
 
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, VertexId
-from crosscut.protocol.checkpoint.global_committer import too_long
+from crosscut.protocol.checkpoint.global_committer import too_much_staged
 from crosscut.protocol.checkpoint.retention import written_for
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.attempts import Attempt, chosen, gathered
@@ -255,9 +255,12 @@ class Batches:
             return []
         taken = gathered(taken, self._gathering)
         snapshots = [one for attempt in taken for one in attempt.snapshots]
-        if problem := too_long(snapshots, self._gathering):
+        if problem := too_much_staged(snapshots, self._gathering):
             # The job may go on in tasks that stay, whose coordinator has to tell one of them all of it.
-            return [*self._give_up(), FailEpoch(self.epoch, None, FailureCause("TooMuchStaged", problem))]
+            return [
+                *self._give_up(),
+                FailEpoch(self.epoch, None, FailureCause("TooMuchStaged", problem.shown)),
+            ]
         batch.taken = taken
         names = {one.name for one in taken}
         losers = [one for name, one in sorted(batch.staged.items()) if name not in names]

@@ -44,6 +44,19 @@ Reached = tuple[int, str]
 """How far a task has come with its final results: operator, and ordinal in its order."""
 
 
+@dataclass(frozen=True, slots=True)
+class FinalProgress:
+    """How far a task has come with its final results, for its snapshot.
+
+    Attributes:
+        said: As in `Snapshot.said`.
+        ended: It has said all.
+    """
+
+    said: JSON = None
+    ended: bool = False
+
+
 def parallelism_of(checkpoint: CheckpointCompleted) -> int:
     """Return how many tasks of each vertex the checkpoint has."""
     return max((one.task.index + 1 for one in checkpoint.snapshots), default=0)
@@ -147,7 +160,7 @@ def rescaled(
                 heirs = [mine[i] for i in _with_groups_of(index, before, parallelism, max_parallelism)]
             named = [one for i, one in enumerate(mine) if taken_over_by(i, parallelism) == index]
             logs = [part for one in (*mine, *senders) for part in one.log]
-            ended, said = _said(
+            progress = _said(
                 mine,
                 index,
                 parallelism,
@@ -162,8 +175,8 @@ def rescaled(
                 # What is staged goes by the name of the task, which is the same one.
                 pending=mine[index].pending if index < before else (),
                 committed=mine[index].committed if index < before else None,
-                ended=ended,
-                said=said,
+                ended=progress.ended,
+                said=progress.said,
                 log=_once(logs),
                 watermark=watermark if is_keyed else _lowest(watermarks),
                 assigned=assigned,
@@ -359,8 +372,8 @@ def _said(
     *,
     is_keyed: bool,
     is_dealt: bool,
-) -> tuple[bool, JSON]:
-    """Return whether task `index` has said everything, and else how far it has come.
+) -> FinalProgress:
+    """Return how far task `index` has come with its final results.
 
     Args:
         is_keyed: Input comes by key.
@@ -373,17 +386,17 @@ def _said(
     ]
     if not is_keyed:
         reached = min(reached for _, reached in ranges)
-        return (True, None) if reached == ALL_SAID else (False, shown_said(reached, ()))
+        return FinalProgress(ended=True) if reached == ALL_SAID else FinalProgress(shown_said(reached, ()))
     mine = groups_of_task(index, max_parallelism, parallelism)
-    ended, said = combined_said(ranges, mine)
-    if ended and is_dealt and not all(one.ended for one in before):
+    found = combined_said(ranges, mine)
+    if found.ended and is_dealt and not all(one.ended for one in before):
         # Its keys have had their final results. It has not had the end of what is not by key.
-        return False, shown_said((0, ""), [(mine, ALL_SAID)])
-    return ended, said
+        return FinalProgress(shown_said((0, ""), [(mine, ALL_SAID)]))
+    return found
 
 
-def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> tuple[bool, JSON]:
-    """Return whether a task with the groups `mine` has said everything, and else how far it has come."""
+def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> FinalProgress:
+    """Return how far a task with the groups `mine` has come with its final results."""
     ranges = [
         (range(max(one.start, mine.start), min(one.stop, mine.stop)), reached)
         for one, reached in before
@@ -391,10 +404,10 @@ def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> tuple
     ]
     found = {reached for _, reached in ranges}
     if found == {ALL_SAID}:
-        return True, None
+        return FinalProgress(ended=True)
     if len(found) == 1:
-        return False, shown_said(found.pop(), ())
-    return False, shown_said((0, ""), ranges)
+        return FinalProgress(shown_said(found.pop(), ()))
+    return FinalProgress(shown_said((0, ""), ranges))
 
 
 def shown(checkpoint_id: CheckpointId, parallelism: int, before: int) -> str:

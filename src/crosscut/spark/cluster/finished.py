@@ -11,7 +11,7 @@ from crosscut.graph.specs import JobGraph
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.status import JobStatus, finished_status
 from crosscut.protocol.log.entries import CheckpointCompleted
-from crosscut.protocol.log.recovery import AlreadyFinished, NotThisJob, claim
+from crosscut.protocol.log.recovery import AlreadyFinished, NotThisJob, claim, refusal
 from crosscut.spark.cluster.checks import (
     check_checkpoint_dir,
     check_checkpoint_dir_is_private,
@@ -43,7 +43,7 @@ def status_if_finished(flow: Program, settings: Settings, graph: JobGraph | None
     tail = store.tail()
     found = claim(tail, identity(graph, settings))
     if isinstance(found, NotThisJob):
-        raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {found.reason}")
+        raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {refusal(found)}")
     if not isinstance(found, AlreadyFinished):
         return None
     if settings.restore_from is not None:
