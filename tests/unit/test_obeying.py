@@ -24,6 +24,7 @@ from crosscut.protocol.messages import (
     ShutDown,
     StandBy,
     StartTasks,
+    TaskOrder,
     TriggerCheckpoint,
 )
 from crosscut.protocol.worker.lifecycle import (
@@ -33,7 +34,6 @@ from crosscut.protocol.worker.lifecycle import (
     ForwardToTasks,
     LearnPeers,
     TasksEnded,
-    TaskWord,
     WorkerEffect,
     WorkerEvent,
     WorkerLifecycle,
@@ -47,7 +47,7 @@ def deploy(epoch: Epoch, *peers: Peer) -> DeployTasks:
     return DeployTasks(epoch, Lineage("a"), peers, CheckpointId(0), (), ())
 
 
-def words(epoch: Epoch) -> list[TaskWord]:
+def words(epoch: Epoch) -> list[TaskOrder]:
     return [
         StartTasks(epoch),
         TriggerCheckpoint(epoch, N1),

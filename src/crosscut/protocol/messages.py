@@ -8,6 +8,7 @@ running job carries its epoch; a receiver drops and counts those of another one.
 from __future__ import annotations
 
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from crosscut.contracts.connectors import JSON
 from crosscut.foundation.frozen import dataclass
@@ -22,6 +23,34 @@ from crosscut.foundation.ids import (
 )
 from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.telemetry import LogLine, Reading, ShownDeadLetter, SnapshotTimes
+
+# What a message is about, its base class says.
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMessage:
+    """A message of a running job; in another epoch it is dropped and counted."""
+
+    epoch: Epoch
+
+
+class TaskMessage(EpochMessage):
+    """A message of a worker about one of its tasks."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def task(self) -> TaskId:
+            """Which one."""
+
+
+class ForTasks(EpochMessage):
+    """A message to the tasks of an epoch, which their worker passes on."""
+
+    __slots__ = ()
+
 
 # Worker -> coordinator
 
@@ -38,7 +67,7 @@ class FailureCause:
         traceback: As text, or "".
         is_final: It will be the same after every restart, so there is no use in trying.
         is_first: The operator had taken no other record in this epoch.
-        is_certain: It comes again for certain: the function had looked at nothing but its record, say.
+        is_certain: It comes again for certain: the function uses only its record, say.
         is_from_outside: The system or the network refused something (an OSError is among its causes).
         is_permanent: A source or sink knows that every attempt meets the same error.
         is_transient: The error says that trying again may help, as when a service is down.
@@ -81,28 +110,23 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerReady:
+class WorkerReady(EpochMessage):
     """All tasks are restored, replayed commits are done, all channels of this epoch are open."""
 
-    epoch: Epoch
-
 
 @dataclass(frozen=True, slots=True)
-class RecordsFlowing:
+class RecordsFlowing(EpochMessage):
     """The first records since `StartTasks` have gone through a task of this worker."""
 
-    epoch: Epoch
-
 
 @dataclass(frozen=True, slots=True)
-class TaskFailed:
-    epoch: Epoch
+class TaskFailed(TaskMessage):
     task: TaskId
     cause: FailureCause
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotAcknowledged:
+class SnapshotAcknowledged(TaskMessage):
     """The snapshot of `task` at barrier n is durable, its transaction prepared.
 
     Attributes:
@@ -110,7 +134,6 @@ class SnapshotAcknowledged:
             transaction that has been committed since.
     """
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
     task: TaskId
     snapshot: Snapshot
@@ -120,38 +143,34 @@ class SnapshotAcknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotDeclined:
+class SnapshotDeclined(TaskMessage):
     """`task` can't take part in checkpoint n (superseded, or its snapshot could not be stored)."""
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
     task: TaskId
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TaskQuiet:
+class TaskQuiet(TaskMessage):
     """`task` stands still for checkpoint n: it has processed all that was sent before barrier n, and
     takes nothing more (only where snapshots are taken halting)."""
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class SourceDrained:
+class SourceDrained(TaskMessage):
     """Every split of source `task` has ended; the task stays and answers barriers."""
 
-    epoch: Epoch
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionsCommitted:
+class TransactionsCommitted(TaskMessage):
     """Sink `task` has committed everything pending at or below n."""
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
     task: TaskId
 
@@ -165,14 +184,13 @@ class SourceReached:
 
 
 @dataclass(frozen=True, slots=True)
-class SourcesReached:
+class SourcesReached(EpochMessage):
     """What is news of source tasks that are in a group; see `crosscut.protocol.splits.alignment`.
 
     Attributes:
         number: Grows with each of a worker in an epoch: one that comes late takes nothing back.
     """
 
-    epoch: Epoch
     number: int
     tasks: tuple[SourceReached, ...]
 
@@ -233,7 +251,7 @@ class TaskStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerHeartbeat:
+class WorkerHeartbeat(EpochMessage):
     """Sent at an interval; silence is a failure.
 
     Attributes:
@@ -242,7 +260,6 @@ class WorkerHeartbeat:
         logged: What the process has logged since the last one.
     """
 
-    epoch: Epoch
     tasks: tuple[TaskStatistics, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
@@ -275,7 +292,7 @@ class SplitAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class DeployTasks:
+class DeployTasks(EpochMessage):
     """Go to epoch `epoch`: close every channel of older ones, restore, connect, answer WorkerReady.
 
     Attributes:
@@ -293,7 +310,6 @@ class DeployTasks:
             first; 0: it does not.
     """
 
-    epoch: Epoch
     lineage: Lineage
     peers: tuple[Peer, ...]
     restore: CheckpointId
@@ -306,44 +322,36 @@ class DeployTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class StartTasks:
+class StartTasks(ForTasks):
     """Every worker is ready: the sources may read."""
 
-    epoch: Epoch
-
 
 @dataclass(frozen=True, slots=True)
-class HaltTasks:
+class HaltTasks(EpochMessage):
     """Epoch `epoch` is over: stop its tasks and close its channels; a DeployTasks will follow."""
 
-    epoch: Epoch
-
 
 @dataclass(frozen=True, slots=True)
-class TriggerCheckpoint:
-    epoch: Epoch
+class TriggerCheckpoint(ForTasks):
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
-class AbortCheckpoint:
-    epoch: Epoch
+class AbortCheckpoint(ForTasks):
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureSnapshots:
+class CaptureSnapshots(ForTasks):
     """Every task stands still for checkpoint n: capture (only where snapshots are taken halting)."""
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeSources:
+class ResumeSources(ForTasks):
     """Checkpoint n is complete: whoever stood still for it goes on."""
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
 
 
@@ -360,42 +368,37 @@ class GlobalCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCheckpoint:
+class CommitCheckpoint(ForTasks):
     """Checkpoint n is complete: sinks commit everything pending at or below n.
 
     Attributes:
         together: The sinks of which the first task commits what all have staged.
     """
 
-    epoch: Epoch
     checkpoint_id: CheckpointId
     together: tuple[GlobalCommit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class CloseLoops:
+class CloseLoops(ForTasks):
     """No record can come to these loops any more: the back edges that lead to `heads` have ended.
 
     It may come again. A loop ends when all its back edges do, and it is named with all its heads.
     """
 
-    epoch: Epoch
     heads: tuple[VertexId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PauseSources:
+class PauseSources(ForTasks):
     """Sources read nothing from now on, or read again. Barriers and splits reach them all the same."""
 
-    epoch: Epoch
     is_paused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorHeartbeat:
+class CoordinatorHeartbeat(EpochMessage):
     """A worker that hears nothing for the timeout has lost its coordinator and stops by itself."""
-
-    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,20 +418,19 @@ class SlowestSource:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignSources:
+class AlignSources(ForTasks):
     """What is news of groups of sources: splits that are far ahead wait.
 
     Attributes:
         number: Grows with each in an epoch, likewise.
     """
 
-    epoch: Epoch
     number: int
     groups: tuple[SlowestSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AssignSplits:
+class AssignSplits(ForTasks):
     """More splits for source `task`, found while it runs.
 
     Attributes:
@@ -438,7 +440,6 @@ class AssignSplits:
         is_last: There will be no others.
     """
 
-    epoch: Epoch
     task: TaskId
     since: CheckpointId
     splits: JSON
@@ -472,10 +473,8 @@ WorkerMessage = (
     | SourcesReached
     | WorkerHeartbeat
 )
-CoordinatorMessage = (
-    DeployTasks
-    | StartTasks
-    | HaltTasks
+TaskOrder = (
+    StartTasks
     | TriggerCheckpoint
     | AbortCheckpoint
     | CaptureSnapshots
@@ -485,7 +484,5 @@ CoordinatorMessage = (
     | PauseSources
     | AlignSources
     | AssignSplits
-    | CoordinatorHeartbeat
-    | StandBy
-    | ShutDown
 )
+CoordinatorMessage = DeployTasks | HaltTasks | TaskOrder | CoordinatorHeartbeat | StandBy | ShutDown

@@ -47,6 +47,7 @@ from crosscut.protocol.messages import (
     ResumeSources,
     StartTasks,
     TaskFailed,
+    TaskOrder,
     TriggerCheckpoint,
     WorkerHeartbeat,
     WorkerReady,
@@ -58,7 +59,6 @@ from crosscut.protocol.worker.lifecycle import (
     ForwardToTasks,
     LearnPeers,
     TasksEnded,
-    TaskWord,
     WorkerEvent,
     WorkerLifecycle,
 )
@@ -257,10 +257,10 @@ class Worker:
                     self._start_chore(self._end_tasks())
                 case BeginTasks(deploy):
                     self._begin(deploy)
-                case ForwardToTasks(word):
+                case ForwardToTasks(order):
                     # Unless the worker itself is coming to its end.
                     if self._pool is not None:
-                        self._tell(self._pool, word)
+                        self._tell(self._pool, order)
                 case EndWorker(reason, failed):
                     self._end(
                         WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None
@@ -268,8 +268,8 @@ class Worker:
                 case _:
                     assert_never(effect)
 
-    def _tell(self, pool: TaskPool, word: TaskWord) -> None:
-        match word:
+    def _tell(self, pool: TaskPool, order: TaskOrder) -> None:
+        match order:
             case StartTasks():
                 pool.start()
                 self._process.settle()
@@ -289,12 +289,12 @@ class Worker:
             case PauseSources(_, is_paused):
                 pool.pause_sources(is_paused=is_paused)
             case AlignSources():
-                pool.align(word)
+                pool.align(order)
             case AssignSplits(_, task, since, splits, is_last):
                 self._failpoints("splits.assigned")
                 pool.assign(task, splits, since, is_last=is_last)
             case _:
-                assert_never(word)
+                assert_never(order)
 
     def _link_lost(self, reason: str) -> None:
         self._end(WorkersError(f"worker {self._index} has lost the coordinator: {reason}"))

@@ -1,65 +1,46 @@
-"""Whose word counts: that of a worker which has its place, about this epoch, and about tasks of its own."""
+"""Which messages of workers count: of a worker that has a slot, of this epoch, and about tasks of its own."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
-from typing import assert_never
 
 from crosscut.foundation.ids import Epoch, TaskId, WorkerIndex
 from crosscut.protocol.messages import (
-    RecordsFlowing,
-    RegisterWorker,
-    SnapshotAcknowledged,
-    SnapshotDeclined,
-    SourceDrained,
+    EpochMessage,
     SourcesReached,
-    TaskFailed,
-    TaskQuiet,
-    TransactionsCommitted,
-    WorkerFailed,
+    TaskMessage,
     WorkerHeartbeat,
     WorkerMessage,
-    WorkerReady,
 )
-
-Word = (
-    RecordsFlowing
-    | SnapshotAcknowledged
-    | SnapshotDeclined
-    | SourceDrained
-    | SourcesReached
-    | TaskFailed
-    | TaskQuiet
-    | TransactionsCommitted
-    | WorkerHeartbeat
-    | WorkerReady
-)
-"""What a worker says of an epoch."""
 
 
 def sender(
-    index: WorkerIndex | None, word: Word, epoch: Epoch, tasks: Set[TaskId], dropped: Counter[str]
+    index: WorkerIndex | None,
+    message: EpochMessage,
+    epoch: Epoch,
+    tasks: Set[TaskId],
+    dropped: Counter[str],
 ) -> WorkerIndex | None:
-    """Return who has said a word that counts; None: it does not, which is counted by its reason.
+    """Return who has sent a message that counts; None: it does not, which is counted by its reason.
 
     Args:
-        index: The place that its link holds; None: none.
+        index: The slot that its link holds; None: none.
         epoch: That of the job.
         tasks: All tasks of the job.
     """
-    if index is None or word.epoch != epoch:
+    if index is None or message.epoch != epoch:
         # A heartbeat says that its sender is alive, of whichever epoch: nothing is dropped with it.
-        if not isinstance(word, WorkerHeartbeat):
+        if not isinstance(message, WorkerHeartbeat):
             dropped["message without a place" if index is None else "late message of another epoch"] += 1
         return None
-    if not speaks_for_itself(index, word, tasks):
+    if not speaks_for_itself(index, message, tasks):
         dropped["word about another worker's task"] += 1
         return None
     return index
 
 
-def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[TaskId]) -> bool:
+def speaks_for_itself(index: WorkerIndex, message: WorkerMessage | EpochMessage, tasks: Set[TaskId]) -> bool:
     """Return whether everything that `message` tells of is a task of worker `index`.
 
     A worker knows nothing of the tasks of others: whoever acknowledges, commits or fails for them is broken
@@ -68,25 +49,15 @@ def speaks_for_itself(index: WorkerIndex, message: WorkerMessage, tasks: Set[Tas
     Args:
         tasks: All tasks of the job.
     """
-    match message:
-        case WorkerHeartbeat():
-            told = [one.task for one in message.tasks]
-            told += [one.task for one in message.logged if one.task is not None]
-        case SourcesReached():
-            told = [one.task for one in message.tasks]
-        case (
-            TaskFailed()
-            | SnapshotAcknowledged()
-            | SnapshotDeclined()
-            | TaskQuiet()
-            | SourceDrained()
-            | TransactionsCommitted()
-        ):
-            return message.task.index == index and message.task in tasks
-        case RegisterWorker() | WorkerFailed() | WorkerReady() | RecordsFlowing():
-            return True
-        case _:
-            assert_never(message)
+    if isinstance(message, TaskMessage):
+        return message.task.index == index and message.task in tasks
+    if isinstance(message, WorkerHeartbeat):
+        told = [one.task for one in message.tasks]
+        told += [one.task for one in message.logged if one.task is not None]
+    elif isinstance(message, SourcesReached):
+        told = [one.task for one in message.tasks]
+    else:
+        return True
     # Each heartbeat is asked of, twice: no generator is made for it.
     for task in told:  # noqa: SIM110
         if task.index != index or task not in tasks:

@@ -15,38 +15,16 @@ from crosscut.errors import ProtocolError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import Epoch
 from crosscut.protocol.messages import (
-    AbortCheckpoint,
-    AlignSources,
-    AssignSplits,
-    CaptureSnapshots,
-    CloseLoops,
-    CommitCheckpoint,
     CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
+    ForTasks,
     HaltTasks,
-    PauseSources,
     Peer,
-    ResumeSources,
     ShutDown,
     StandBy,
-    StartTasks,
-    TriggerCheckpoint,
+    TaskOrder,
 )
-
-TaskWord = (
-    StartTasks
-    | TriggerCheckpoint
-    | AbortCheckpoint
-    | CaptureSnapshots
-    | ResumeSources
-    | CommitCheckpoint
-    | CloseLoops
-    | PauseSources
-    | AlignSources
-    | AssignSplits
-)
-"""What the coordinator says to the tasks of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +53,9 @@ class BeginTasks:
 
 @dataclass(frozen=True, slots=True)
 class ForwardToTasks:
-    """Pass a word on to the tasks that are here, or are being built."""
+    """Pass an order on to the tasks that are here, or are being built."""
 
-    word: TaskWord
+    order: TaskOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +99,8 @@ class WorkerLifecycle:
                 return [EndWorker(reason, failed)]
             case CoordinatorHeartbeat() | StandBy():
                 return []
-            case (
-                StartTasks()
-                | TriggerCheckpoint()
-                | AbortCheckpoint()
-                | CaptureSnapshots()
-                | ResumeSources()
-                | CommitCheckpoint()
-                | CloseLoops()
-                | PauseSources()
-                | AlignSources()
-                | AssignSplits()
-            ):
-                return self._tell(event)
+            case ForTasks():
+                return self._forward(event)
             case _:
                 assert_never(event)
 
@@ -168,10 +135,10 @@ class WorkerLifecycle:
         self._current = deploy.epoch
         return [BeginTasks(deploy)]
 
-    def _tell(self, word: TaskWord) -> list[WorkerEffect]:
-        if word.epoch != self._current:
+    def _forward(self, order: TaskOrder) -> list[WorkerEffect]:
+        if order.epoch != self._current:
             return self._stale()
-        return [ForwardToTasks(word)]
+        return [ForwardToTasks(order)]
 
     def _stale(self) -> list[WorkerEffect]:
         self.dropped["stale epoch"] += 1
