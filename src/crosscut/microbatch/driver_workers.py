@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
@@ -23,10 +22,9 @@ from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
 from crosscut.host.calls import Calls, StartThread, call_on, start_thread
 from crosscut.host.failpoints import Failpoints, Plan
+from crosscut.microbatch.batch_output import BatchOutput
 from crosscut.microbatch.host_cache import remove_host_cache
 from crosscut.microbatch.newest import NewestBatch
-from crosscut.microbatch.one_by_one import OneByOne
-from crosscut.microbatch.output import Output, OutputError
 from crosscut.microbatch.ports import BatchLink, Host, Jobs, RunOutcome
 from crosscut.microbatch.shuffle import decoded_result
 from crosscut.microbatch.stage import StageOrder
@@ -41,7 +39,6 @@ from crosscut.protocol.events import (
     SweepRequested,
     WorkersEnded,
 )
-from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     AssignSplits,
@@ -49,6 +46,7 @@ from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     CoordinatorMessage,
     DeployTasks,
+    FailureCause,
     HaltTasks,
     RegisterWorker,
     ShutDown,
@@ -105,7 +103,6 @@ class BatchWorkers:
         self._jobs = jobs
         self._name = name
         self._graph = graph
-        self._store = store
         self._store_url = store_url
         self._terms = terms
         self._plan = failpoints
@@ -129,9 +126,9 @@ class BatchWorkers:
         # What the next batch begins with, and what the one before has begun with.
         self._base: tuple[DeployTasks, ...] = ()
         self._began: tuple[DeployTasks, ...] = ()
-        self._output: Output | None = None
-        self._start_thread = start_thread
-        self._calls = OneByOne(f"crosscut-output-{name}", start_thread)
+        self._output = BatchOutput(
+            name, graph, store, self._failpoints, self._post, self._output_failed, start_thread
+        )
         self._threads = Calls("crosscut-host-cache", start_thread)
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
@@ -171,9 +168,8 @@ class BatchWorkers:
         """Close the writers, once no run can use them any more."""
         self._is_over = True
         closed = asyncio.Event()
-        closing = self._calls.add(self._close_output)
+        closing = self._output.close()
         closing.add_done_callback(lambda _: call_on(self._loop, closed.set))
-        self._calls.end()
         try:
             async with asyncio.timeout(timeout_s):
                 await closed.wait()
@@ -202,6 +198,10 @@ class BatchWorkers:
         if self._host is None:
             raise InternalError("workers submitted before anybody listens to them")
         return self._host
+
+    def _output_failed(self, cause: FailureCause) -> None:
+        """Take a failure that no event tells of: the coordinator would wait for an answer in vain."""
+        call_on(self._loop, self._speaker.post, CancelRequested(cause))
 
     def _begin(self) -> None:
         """The tasks are to run: one batch only, if that is asked for, which a stop ends with."""
@@ -271,7 +271,7 @@ class BatchWorkers:
     def _perform(self, effect: do.BatchEffect) -> None:
         match effect:
             case do.RecoverOutput(epoch):
-                self._call_output(self._recover, epoch, self._base)
+                self._output.recover(epoch, self._base)
             case do.ReportReady(epoch):
                 for index in range(self._graph.parallelism):
                     self._say(index, WorkerReady(epoch))
@@ -289,13 +289,13 @@ class BatchWorkers:
                 self._in_time()
                 self._report_committed(epoch, n)
             case do.AbortAttempts(_, attempts):
-                self._call_output(self._abort, attempts)
+                self._output.abort(attempts)
             case do.DiscardParts(_, paths):
                 self._speaker.post(PartsDiscarded(paths))
             case do.SweepParts():
                 self._speaker.post(SweepRequested())
             case do.SweepOutput():
-                self._call_output(self._sweep)
+                self._output.sweep()
             case do.FailEpoch(epoch, task, cause):
                 blamed = task or TaskId(VertexId(self._stages[0][0]), 0)
                 self._say(blamed.index, TaskFailed(epoch, blamed, cause))
@@ -330,7 +330,7 @@ class BatchWorkers:
         if effect.checkpoint_id > self._base[0].restore:
             # Not when it is tried again.
             self._complete(effect)
-        self._call_output(self._commit, effect)
+        self._output.commit(effect)
         overdue = on.CommitOverdue(effect.epoch, effect.checkpoint_id)
         self._overdue = self._loop.call_later(self._terms.sink_timeout_ms / 1_000, self._handle, overdue)
 
@@ -359,7 +359,7 @@ class BatchWorkers:
         ids = query_ids(job.lineage, job.driver)
         before, after = _snapshots_of(self._began), _snapshots_of(self._base)
         self._speaker.progressed(epoch, self.newest.committed(n, ids, before, after))
-        for task in self._output.tasks if self._output is not None else ():
+        for task in self._output.tasks:
             self._say(task.index, TransactionsCommitted(epoch, n, task))
         self._go_on(self._speaker.asked)
 
@@ -391,81 +391,6 @@ class BatchWorkers:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-
-    # Output, in a thread.
-
-    def _call_output(self, call: Callable[..., None], *args: object) -> None:
-        self._calls.add(lambda: call(*args)).add_done_callback(self._called)
-
-    def _called(self, call: Future[None]) -> None:
-        # Errors of sinks are answers. With any other one the coordinator would wait for an answer in vain.
-        if (error := call.exception()) is not None:
-            call_on(self._loop, self._speaker.post, CancelRequested(failure_cause(error)))
-
-    def _close_output(self) -> None:
-        """Close the writers. What they have not committed is recovered: an error here loses nothing."""
-        try:
-            if self._output is not None:
-                self._output.close()
-        except OutputError as error:
-            cause = error.__cause__
-            LOGGER.warning(
-                "job %r: %s could not be closed: %s: %s", self._name, error, type(cause).__name__, cause
-            )
-
-    def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
-        self._close_output()
-        try:
-            one = deploys[0]
-            self._output = Output(
-                self._graph, one.lineage, epoch, one.driver, self._store.read_part, self._start_thread
-            )
-            self._output.recover(deploys)
-        except OutputError as error:
-            self._post(on.RecoveryFailed(epoch, error.task, failure_cause(error.__cause__ or error)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
-            task = TaskId(VertexId(self._stages[0][0]), 0)
-            self._post(on.RecoveryFailed(epoch, task, failure_cause(error)))
-        else:
-            self._post(on.OutputRecovered(epoch))
-
-    def _commit(self, effect: do.CommitBatch) -> None:
-        epoch, n = effect.epoch, effect.checkpoint_id
-        self._failpoints("commit.before")
-        try:
-            if self._output is not None:
-                self._output.commit(n, effect.taken)
-                if effect.sweeps:
-                    self._sweep()
-        except OutputError as error:
-            found = error.__cause__ or error
-            cause, reason = failure_cause(found), f"{type(found).__name__}: {found}"
-            self._post(
-                on.CommitFailed(
-                    epoch, n, error.task, reason, error.uid, is_hopeless(cause), cause.is_transient
-                )
-            )
-        else:
-            self._failpoints("commit.after")
-            self._post(on.OutputCommitted(epoch, n))
-
-    def _abort(self, attempts: tuple[Attempt, ...]) -> None:
-        self._remove(lambda output: output.abort(attempts))
-
-    def _sweep(self) -> None:
-        self._remove(Output.sweep)
-
-    def _remove(self, call: Callable[[Output], None]) -> None:
-        try:
-            if self._output is not None:
-                call(self._output)
-        except OutputError as error:
-            LOGGER.warning(
-                "job %r: could not remove all that attempts have staged which were not taken: %s; it is "
-                "never committed, and goes at the next start",
-                self._name,
-                error.__cause__,
-            )
 
     # Runs.
 
