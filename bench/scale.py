@@ -31,6 +31,7 @@ from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier
 from crosscut.task.outputs import build_output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.task import Task
 from crosscut.wire.frames import (
     PEER_LIMITS,
@@ -140,23 +141,25 @@ def barrier_costs_us(parallelism: int) -> tuple[float, float]:
     inputs = tuple(ChannelId(0, TaskId(VertexId(VERTICES[0]), index), here) for index in range(parallelism))
     outputs = tuple(ChannelId(1, here, TaskId(VertexId(VERTICES[2]), index)) for index in range(parallelism))
     task = Task(
-        task_id=here,
-        epoch=Epoch(1),
-        protocol=AlignedBarriers(inputs),
-        inputs={channel: InputQueue(channel) for channel in inputs},
-        chain=(),
-        outputs=[
-            build_output(
-                "hash",
-                outputs,
-                batch_rows=1_000,
-                router=KeyRouter(parallelism, 32_768),
-                key_by_uid="",
-                task_index=0,
-            )
-        ],
-        batch_rows=1_000,
-        channel_bytes=1 << 20,
+        TaskPlan(
+            task_id=here,
+            epoch=Epoch(1),
+            protocol=AlignedBarriers(inputs),
+            inputs={channel: InputQueue(channel) for channel in inputs},
+            chain=(),
+            outputs=[
+                build_output(
+                    "hash",
+                    outputs,
+                    batch_rows=1_000,
+                    router=KeyRouter(parallelism, 32_768),
+                    key_by_uid="",
+                    task_index=0,
+                )
+            ],
+            batch_rows=1_000,
+            channel_bytes=1 << 20,
+        )
     )
     # As on the connections between two workers, which carry the channels of all shuffles, both ways.
     decoders = {channel: FrameDecoder(PEER_LIMITS, sequenced=True) for channel in inputs}

@@ -31,6 +31,7 @@ from crosscut.state.parts import PartChain
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Item
 from crosscut.task.outputs import build_output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.requests import CancelStore, CompleteState, StoreFrozen
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
@@ -170,16 +171,18 @@ class World:
         operator = build(self.key_by, None, None)
         assert operator is not None
         task = self.tasks[task_id] = Task(
-            task_id=task_id,
-            epoch=Epoch(self.epoch),
-            protocol=AlignedBarriers(()),
-            inputs={},
-            chain=[operator],
-            outputs=[output],
-            batch_rows=4,
-            channel_bytes=1 << 20,
-            splits=SplitQueue(source, unread),
-            restored=snapshot,
+            TaskPlan(
+                task_id=task_id,
+                epoch=Epoch(self.epoch),
+                protocol=AlignedBarriers(()),
+                inputs={},
+                chain=[operator],
+                outputs=[output],
+                batch_rows=4,
+                channel_bytes=1 << 20,
+                splits=SplitQueue(source, unread),
+                restored=snapshot,
+            )
         )
         task.chain.follow(DrawnTimeBudget(self.dice.randrange))
 
@@ -204,17 +207,19 @@ class World:
             "forward", (after,), batch_rows=3, router=KeyRouter(1, 1), key_by_uid="", task_index=0
         )
         task = self.tasks[task_id] = Task(
-            task_id=task_id,
-            epoch=Epoch(self.epoch),
-            protocol=AlignedBarriers(inputs),
-            inputs={channel: InputQueue(channel) for channel in inputs},
-            chain=[operator],
-            outputs=[output],
-            batch_rows=4,
-            channel_bytes=1 << 20,
-            state=state,
-            parts=PartChain(self.completed_id, snapshot.parts),
-            restored=snapshot,
+            TaskPlan(
+                task_id=task_id,
+                epoch=Epoch(self.epoch),
+                protocol=AlignedBarriers(inputs),
+                inputs={channel: InputQueue(channel) for channel in inputs},
+                chain=[operator],
+                outputs=[output],
+                batch_rows=4,
+                channel_bytes=1 << 20,
+                state=state,
+                parts=PartChain(self.completed_id, snapshot.parts),
+                restored=snapshot,
+            )
         )
         task.chain.follow(DrawnTimeBudget(self.dice.randrange))
 

@@ -35,6 +35,7 @@ from crosscut.state.parts import PartChain
 from crosscut.task.channel_log import decoded_log, encoded_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import LoggedBatch
+from crosscut.task.plan import TaskPlan
 from crosscut.task.requests import (
     CancelStore,
     CompleteState,
@@ -106,21 +107,23 @@ class Pair:
             unread = [(split, split.start) for split in source.splits(1)]
             splits = SplitQueue(source, splits_from_json(snapshot.positions) if walk.restore else unread)
         return Task(
-            task_id=site.task_id,
-            epoch=Epoch(epoch),
-            protocol=snapshot_protocol(walk.kind, channels, self._back_edges),
-            inputs=queues,
-            back_edges=self._back_edges,
-            chain=chain,
-            outputs=[Routed(site)] if site.outputs else [],
-            batch_rows=1,
-            channel_bytes=1 << 20,
-            splits=splits,
-            state=self.state,
-            committer=Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX) if site.is_sink else None,
-            parts=PartChain(walk.restore, snapshot.parts),
-            restored=snapshot,
-            unsent=unsent,
+            TaskPlan(
+                task_id=site.task_id,
+                epoch=Epoch(epoch),
+                protocol=snapshot_protocol(walk.kind, channels, self._back_edges),
+                inputs=queues,
+                back_edges=self._back_edges,
+                chain=chain,
+                outputs=[Routed(site)] if site.outputs else [],
+                batch_rows=1,
+                channel_bytes=1 << 20,
+                splits=splits,
+                state=self.state,
+                committer=Committer(LINEAGE, Epoch(epoch), COMMIT_ATTEMPTS_MAX) if site.is_sink else None,
+                parts=PartChain(walk.restore, snapshot.parts),
+                restored=snapshot,
+                unsent=unsent,
+            )
         )
 
     # What either could do.

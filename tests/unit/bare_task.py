@@ -16,6 +16,7 @@ from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.task.inputs import InputQueue
 from crosscut.task.outputs import Output, build_output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.requests import NotePause
 from crosscut.task.spilling import SpillSpace
 from crosscut.task.splits import SplitQueue
@@ -53,16 +54,18 @@ def task_of(
     """Return a task; without `outputs` it sends everything to X."""
     closing = back_edges & frozenset(inputs)
     return Task(
-        task_id=task_id,
-        epoch=EPOCH,
-        protocol=protocol(tuple(inputs), closing),
-        inputs=queues or {channel: InputQueue(channel, space) for channel in inputs},
-        back_edges=closing,
-        chain=chain,
-        outputs=[output(X, rows=rows)] if outputs is None else outputs,
-        batch_rows=rows,
-        channel_bytes=1 << 20,
-        **others,
+        TaskPlan(
+            task_id=task_id,
+            epoch=EPOCH,
+            protocol=protocol(tuple(inputs), closing),
+            inputs=queues or {channel: InputQueue(channel, space) for channel in inputs},
+            back_edges=closing,
+            chain=chain,
+            outputs=[output(X, rows=rows)] if outputs is None else outputs,
+            batch_rows=rows,
+            channel_bytes=1 << 20,
+            **others,
+        )
     )
 
 

@@ -29,6 +29,7 @@ from crosscut.protocol.snapshot.aligned import AlignedBarriers
 from crosscut.task.flow_control import ROWS_MAX, WITHIN_NS, Credit, Window
 from crosscut.task.inputs import InputQueue
 from crosscut.task.outputs import build_output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
 from crosscut.wire.frames import Frame, FrameType, Payload
@@ -231,14 +232,16 @@ class Line:
 
     def task(self, task_id: TaskId, *, inputs: tuple[ChannelId, ...] = (), **others: Any) -> Task:
         return Task(
-            task_id=task_id,
-            epoch=EPOCH,
-            protocol=AlignedBarriers(inputs),
-            inputs={one: InputQueue(one, None, BATCH_ROWS) for one in inputs},
-            outputs=others.pop("outputs", ()),
-            batch_rows=BATCH_ROWS,
-            channel_bytes=4 << 20,
-            **others,
+            TaskPlan(
+                task_id=task_id,
+                epoch=EPOCH,
+                protocol=AlignedBarriers(inputs),
+                inputs={one: InputQueue(one, None, BATCH_ROWS) for one in inputs},
+                outputs=others.pop("outputs", ()),
+                batch_rows=BATCH_ROWS,
+                channel_bytes=4 << 20,
+                **others,
+            )
         )
 
     def see(self, record: Any) -> Any:

@@ -35,6 +35,7 @@ from crosscut.task.flow_control import LOCAL_ITEMS_MAX, Credit
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
 from crosscut.task.outputs import build_output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
 from crosscut.worker.lines import SPEAKING
@@ -131,16 +132,18 @@ class Site:
         state: KeyedState | None = None,
     ) -> Task:
         task = Task(
-            task_id=task_id,
-            epoch=Epoch(1),
-            protocol=protocol(inputs),
-            inputs={one: InputQueue(one, self.space) for one in inputs},
-            spills_blocked=spill_bytes > 0,
-            chain=tuple(chain),
-            outputs=outputs,
-            batch_rows=100,
-            channel_bytes=CHANNEL_BYTES,
-            state=state,
+            TaskPlan(
+                task_id=task_id,
+                epoch=Epoch(1),
+                protocol=protocol(inputs),
+                inputs={one: InputQueue(one, self.space) for one in inputs},
+                spills_blocked=spill_bytes > 0,
+                chain=tuple(chain),
+                outputs=outputs,
+                batch_rows=100,
+                channel_bytes=CHANNEL_BYTES,
+                state=state,
+            )
         )
         self.pool.add(task, state, None)
         return task
@@ -282,15 +285,17 @@ async def test_a_reader_that_waits_is_asked_again_when_its_thread_says_so_and_no
         give_credit=lambda channel, size_bytes: None,
     )
     task = Task(
-        task_id=SENDER,
-        epoch=Epoch(1),
-        protocol=AlignedBarriers(()),
-        inputs={},
-        chain=(Map("seen", seen.append),),
-        outputs=(),
-        batch_rows=100,
-        channel_bytes=CHANNEL_BYTES,
-        splits=SplitQueue(source, [(one, one.start) for one in source.splits(1)]),
+        TaskPlan(
+            task_id=SENDER,
+            epoch=Epoch(1),
+            protocol=AlignedBarriers(()),
+            inputs={},
+            chain=(Map("seen", seen.append),),
+            outputs=(),
+            batch_rows=100,
+            channel_bytes=CHANNEL_BYTES,
+            splits=SplitQueue(source, [(one, one.start) for one in source.splits(1)]),
+        )
     )
     pool.add(task, None, None)
     pool.connect({})
@@ -683,15 +688,17 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         "broadcast", (LOOP, OUT), batch_rows=100, router=KeyRouter(1, 1), key_by_uid="", task_index=0
     )
     task = Task(
-        task_id=JOIN,
-        epoch=Epoch(1),
-        protocol=AlignedThenUnaligned(inputs, closing),
-        inputs={one: InputQueue(one) for one in inputs},
-        back_edges=closing,
-        chain=(FlatMap("once round", lambda n: [n + 10] if n < 10 else []),),
-        outputs=[output],
-        batch_rows=100,
-        channel_bytes=0,
+        TaskPlan(
+            task_id=JOIN,
+            epoch=Epoch(1),
+            protocol=AlignedThenUnaligned(inputs, closing),
+            inputs={one: InputQueue(one) for one in inputs},
+            back_edges=closing,
+            chain=(FlatMap("once round", lambda n: [n + 10] if n < 10 else []),),
+            outputs=[output],
+            batch_rows=100,
+            channel_bytes=0,
+        )
     )
     pool.add(task, None, None)
     pool.connect({OUT: connection})  # type: ignore[dict-item]

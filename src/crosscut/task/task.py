@@ -11,43 +11,35 @@ their effects), `transactions` (of a sink), `ending` (the end of input).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import assert_never
 
 from crosscut.contracts.connectors import JSON, HeldData
 from crosscut.errors import ProtocolError
 from crosscut.foundation.batch import Batch
-from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId
+from crosscut.foundation.ids import ChannelId, CheckpointId, VertexId
 from crosscut.graph.specs import SideOutput
-from crosscut.operators.operator import Operator
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.events import BarrierArrived, CommitAuthorised
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
-from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
-from crosscut.protocol.splits.alignment import AlignedSplits
 from crosscut.protocol.splits.rescaling import read_said, shown_said
-from crosscut.protocol.telemetry import Reading, ShownDeadLetter
-from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
 from crosscut.task.ending import TaskEnding
 from crosscut.task.input_gate import InputGate
-from crosscut.task.inputs import InputQueue
-from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item, LoggedBatch
+from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item
 from crosscut.task.latency_markers import LatencyMarkers
 from crosscut.task.output_buffers import OutputBuffers
-from crosscut.task.outputs import Output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.source_input import SourceInput
-from crosscut.task.spilling import SpillSpace
-from crosscut.task.splits import SplitQueue
 from crosscut.task.task_effects import TaskEffects
 from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
@@ -58,21 +50,7 @@ class Task:
     """One parallel instance of a vertex, in one epoch.
 
     Args:
-        chain: The operators, in order; a sink's is the last.
-        channel_bytes: Of batches that each channel may have under way.
-        spills_blocked: An input that is blocked may be spilled to disk; a back edge always may.
-        aligned: Which splits of a source wait for slower ones; None: it is in no group.
-        log_space: Takes the logs of snapshots that are too long for memory.
-        splits: For a source task.
-        state: For a task with keyed state.
-        committer: For a sink task.
-        held: Records that its writer keeps in the snapshot.
-        restored: The snapshot that the task goes on from; None: from none.
-        has_event_time: See `Chain`.
-        untimed: Likewise.
-        parts: Those of the restored checkpoint.
-        unsent: Output in the restored snapshot: it is sent again.
-        replay: See `InputGate`. Watermarks among the task's own channel records are its own.
+        plan: What it is made of.
 
     Attributes:
         task_effects: Work for the performer, after any call.
@@ -85,73 +63,51 @@ class Task:
         calls: Those that its operators have asked for.
     """
 
-    def __init__(
-        self,
-        *,
-        task_id: TaskId,
-        epoch: Epoch,
-        protocol: SnapshotProtocol,
-        inputs: Mapping[ChannelId, InputQueue],
-        back_edges: frozenset[ChannelId] = frozenset(),
-        spills_blocked: bool = False,
-        chain: Sequence[Operator],
-        outputs: Sequence[Output],
-        batch_rows: int,
-        channel_bytes: int,
-        splits: SplitQueue | None = None,
-        source_uid: str = "",
-        state: KeyedState | None = None,
-        committer: Committer | None = None,
-        held: HeldData | None = None,
-        parts: PartChain | None = None,
-        restored: Snapshot | None = None,
-        has_event_time: bool = False,
-        untimed: Collection[str] = (),
-        unsent: Sequence[LoggedBatch] = (),
-        replay: ReplayOrder | None = None,
-        log_space: SpillSpace | None = None,
-        aligned: AlignedSplits | None = None,
-    ) -> None:
-        before = restored if restored is not None else Snapshot()
-        self.task_id = task_id
-        self.rows_max = batch_rows
+    def __init__(self, plan: TaskPlan) -> None:
+        before = plan.restored if plan.restored is not None else Snapshot()
+        self.task_id = plan.task_id
+        self.rows_max = plan.batch_rows
         self.records_in = self._records_before = before.records_in
         self._sent_on = before.records_out
         self._late_before = before.late_records
-        self._epoch = epoch
-        self._protocol = protocol
-        self._back_edges = back_edges
-        self.held = held or HeldData()
-        self._state = state
-        self._committer = committer
-        sink = chain[-1] if chain else None
+        self._epoch = plan.epoch
+        self._protocol = plan.protocol
+        self._back_edges = plan.back_edges
+        self.held = plan.held or HeldData()
+        self._state = plan.state
+        self._committer = plan.committer
+        sink = plan.chain[-1] if plan.chain else None
         self._sink = sink if isinstance(sink, SinkOperator) else None
         self.task_effects = TaskEffects()
         writer = self._sink.writer if self._sink is not None else None
         self.sink_uid = self._sink.uid if self._sink is not None else ""
-        self.transactions = Transactions(task_id, epoch, writer, committer, self.task_effects, self.sink_uid)
+        self.transactions = Transactions(
+            plan.task_id, plan.epoch, writer, plan.committer, self.task_effects, self.sink_uid
+        )
         # Restored records come before all others, here as in the inputs: if a snapshot is taken before they
         # have been processed, they are in its log, once, like any others.
-        self.task_effects.outbox += [(logged.channel, decode_batch(logged.data)) for logged in unsent]
+        self.task_effects.outbox += [(logged.channel, decode_batch(logged.data)) for logged in plan.unsent]
         self.input_gate = InputGate(
-            inputs,
-            protocol.is_blocked,
+            plan.inputs,
+            plan.protocol.is_blocked,
             self.task_effects,
-            back_edges=back_edges,
-            channel_bytes=channel_bytes,
-            spills_blocked=spills_blocked,
-            replay=replay,
+            back_edges=plan.back_edges,
+            channel_bytes=plan.channel_bytes,
+            spills_blocked=plan.spills_blocked,
+            replay=plan.replay,
         )
-        self.chain = Chain(chain, self._emit, self._emit, has_event_time=has_event_time, untimed=untimed)
+        self.chain = Chain(
+            plan.chain, self._emit, self._emit, has_event_time=plan.has_event_time, untimed=plan.untimed
+        )
         self.chain.said, self._said_before = read_said(before.said)
         self._reading: SourceInput | None = None
-        if splits is not None:
-            self._reading = SourceInput(task_id, splits, source_uid, aligned, self.chain)
+        if plan.splits is not None:
+            self._reading = SourceInput(plan.task_id, plan.splits, plan.source_uid, plan.aligned, self.chain)
         self._time = TaskTime(
             self.chain,
-            (one for one in inputs if one not in back_edges),
-            restored,
-            has_event_time=has_event_time,
+            (one for one in plan.inputs if one not in plan.back_edges),
+            plan.restored,
+            has_event_time=plan.has_event_time,
         )
         self.hears_time = self._time.hears_clock
         self._has_rung = False
@@ -161,20 +117,20 @@ class Task:
         self.chain.restore(
             self._time.watermark,
             before.assigned,
-            splits.unfinished if splits is not None else [],
-            is_new=restored is None,
-            is_open=splits is not None and splits.is_open,
-            is_raised_later=replay is not None and replay.has_own,
+            plan.splits.unfinished if plan.splits is not None else [],
+            is_new=plan.restored is None,
+            is_open=plan.splits is not None and plan.splits.is_open,
+            is_raised_later=plan.replay is not None and plan.replay.has_own,
         )
         self._ending = TaskEnding(self.chain, is_said=before.ended)
-        self.calls = TaskCalls(chain, protocol, self.chain, self.input_gate, self.task_effects)
-        self.output_buffers = OutputBuffers(outputs, self.task_effects, channel_bytes)
-        self.marks = LatencyMarkers(task_id.vertex, self.chain, self.output_buffers, self.task_effects)
-        self._captures = Captures(parts or PartChain(), log_space, state)
+        self.calls = TaskCalls(plan.chain, plan.protocol, self.chain, self.input_gate, self.task_effects)
+        self.output_buffers = OutputBuffers(plan.outputs, self.task_effects, plan.channel_bytes)
+        self.marks = LatencyMarkers(plan.task_id.vertex, self.chain, self.output_buffers, self.task_effects)
+        self._captures = Captures(plan.parts or PartChain(), plan.log_space, plan.state)
         self.snapshots = Snapshots(
-            task_id,
-            epoch,
-            protocol,
+            plan.task_id,
+            plan.epoch,
+            plan.protocol,
             self._captures,
             self.input_gate,
             self.chain,
@@ -183,7 +139,7 @@ class Task:
             self._freeze,
             self.transactions.pending,
             self.transactions.committed,
-            is_source=splits is not None,
+            is_source=plan.splits is not None,
         )
         self._pass_on_marks()
 
@@ -266,18 +222,8 @@ class Task:
         """What decides about its snapshots and transactions: to be asked, not told."""
         return self._protocol, self._committer
 
-    def statistics(
-        self,
-        *,
-        running_us: int = 0,
-        busy_us: int = 0,
-        blocked_us: int = 0,
-        readings: tuple[Reading, ...] | None = None,
-        letters: tuple[ShownDeadLetter, ...] = (),
-        latencies: tuple[Reading, ...] | None = None,
-        state_memory_bytes: int = 0,
-    ) -> TaskStatistics:
-        """Return the counters and the length of the queues, and with them what else is said of the task."""
+    def statistics(self) -> TaskStatistics:
+        """Return the counters and the length of the queues, without what its worker measures."""
         is_over = self._ending.is_forwarded
         reading = self._reading
         late_count, letter_count, timer_count = self.chain.counts()
@@ -298,15 +244,8 @@ class Task:
             timers=timer_count,
             lag=reading.lag if reading is not None else None,
             held_splits=len(reading.held) if reading is not None else 0,
-            running_us=running_us,
-            busy_us=busy_us,
-            blocked_us=blocked_us,
-            readings=readings,
             barrier=self.snapshots.newest_arrived,
             captured=self.snapshots.newest_captured,
-            letters=letters,
-            latencies=latencies,
-            state_memory_bytes=state_memory_bytes,
         )
 
     @property

@@ -45,6 +45,7 @@ from crosscut.task.channel_log import decoded_log
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, LoggedBatch
 from crosscut.task.outputs import Output, build_output
+from crosscut.task.plan import TaskPlan
 from crosscut.task.rerouting import rerouted
 from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
@@ -225,36 +226,38 @@ async def build_tasks(
             }
             replay = ReplayOrder(sections, depths.get(task_id.vertex, 0), senders)
         task = Task(
-            task_id=task_id,
-            epoch=deploy.epoch,
-            protocol=snapshot_protocol(terms.snapshots, inputs, closing),
-            inputs=queues,
-            back_edges=closing,
-            spills_blocked=terms.spill_bytes > 0,
-            unsent=unsent,
-            replay=replay,
-            log_space=spaces.boundless,
-            chain=[operator for operator in operators if operator is not None],
-            outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
-            batch_rows=terms.batch_rows,
-            channel_bytes=terms.channel_bytes,
-            splits=new_splits(
-                source.source,
-                splits_from_json(unread),
-                vertex.chain[0].uid,
-                is_open=isinstance(source.source, DynamicSource),
+            TaskPlan(
+                task_id=task_id,
+                epoch=deploy.epoch,
+                protocol=snapshot_protocol(terms.snapshots, inputs, closing),
+                inputs=queues,
+                back_edges=closing,
+                spills_blocked=terms.spill_bytes > 0,
+                unsent=unsent,
+                replay=replay,
+                log_space=spaces.boundless,
+                chain=[operator for operator in operators if operator is not None],
+                outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
+                batch_rows=terms.batch_rows,
+                channel_bytes=terms.channel_bytes,
+                splits=new_splits(
+                    source.source,
+                    splits_from_json(unread),
+                    vertex.chain[0].uid,
+                    is_open=isinstance(source.source, DynamicSource),
+                )
+                if source
+                else None,
+                source_uid=vertex.chain[0].uid,
+                state=state,
+                committer=committer,
+                held=held,
+                parts=PartChain(deploy.restore, () if deploy.rescaled_from else snapshot.parts),
+                restored=snapshot if deploy.restore else None,
+                has_event_time=vertex.has_event_time,
+                untimed=vertex.untimed,
+                aligned=aligned_splits(graph, vertex),
             )
-            if source
-            else None,
-            source_uid=vertex.chain[0].uid,
-            state=state,
-            committer=committer,
-            held=held,
-            parts=PartChain(deploy.restore, () if deploy.rescaled_from else snapshot.parts),
-            restored=snapshot if deploy.restore else None,
-            has_event_time=vertex.has_event_time,
-            untimed=vertex.untimed,
-            aligned=aligned_splits(graph, vertex),
         )
         pool.add(task, state, writer)
         failpoints("restore.task")

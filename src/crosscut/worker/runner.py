@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVarTuple
 
 from crosscut.contracts.connectors import SinkWriter
@@ -138,7 +139,8 @@ class TaskRunner:
         is_due = said.is_due(now_ns, is_over=task.is_over)
         since_ns = self._blocked_since_ns
         blocked_ns = self._blocked_ns + (now_ns - since_ns if since_ns is not None else 0)
-        return task.statistics(
+        return replace(
+            task.statistics(),
             running_us=running_ns // 1_000,
             busy_us=self._spent_ns // 1_000,
             blocked_us=blocked_ns // 1_000,
