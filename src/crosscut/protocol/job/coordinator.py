@@ -13,7 +13,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import assert_never
 
-from crosscut.errors import ProtocolError
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, WorkerIndex
 from crosscut.protocol import effects as do
 from crosscut.protocol import events as on
@@ -30,7 +29,7 @@ from crosscut.protocol.checkpoint.termination import Termination, termination
 from crosscut.protocol.effects import JobEffect
 from crosscut.protocol.job import fencing, restarts
 from crosscut.protocol.job.commits import Commits
-from crosscut.protocol.job.ending import Ending, Over
+from crosscut.protocol.job.ending import Ending
 from crosscut.protocol.job.phases import DEPLOYED, JobState, Phase, Turn
 from crosscut.protocol.job.restarts import Failures
 from crosscut.protocol.job.spec import CoordinatorSpec
@@ -94,7 +93,7 @@ class Coordinator:
             terms, self._job, self.registry, self._log, self._finding, self.commits, self.dropped
         )
         self._source_groups = SourceGroups(dict(terms.source_groups), dict(terms.joined_sources))
-        self._ending = Ending(self.commits, self.dropped, awaits_verdict=terms.awaits_verdict)
+        self._ending = Ending(terms, self._job, self._log, self.checkpoints, self.commits, self.dropped)
 
     @property
     def phase(self) -> Phase:
@@ -148,7 +147,7 @@ class Coordinator:
         """
         effects = self._handle(event)
         is_over = self.phase is Phase.ENDED
-        due = self.checkpoints.requests.due(self._ending.is_committed, is_over=is_over)
+        due = self.checkpoints.requests.due(self.commits.is_committed, is_over=is_over)
         return effects + due if due else effects
 
     def _handle(self, event: on.JobEvent) -> list[JobEffect]:
@@ -217,7 +216,7 @@ class Coordinator:
     def _tail_read(self, event: on.LogTailRead) -> list[JobEffect]:
         effects, decision = self._log.tail_read(event.entries, event.outputs, self._job.now.wall_clock)
         match decision:
-            case Over(outcome, cause):
+            case do.EndJob(outcome, cause):
                 if outcome == "finished":
                     self.checkpoints.found(event.entries)
                 return [*effects, *self._end(outcome, cause)]
@@ -243,9 +242,9 @@ class Coordinator:
                 return [*effects, *self._entry_durable(entry, log_index)]
             case NoCheckpoint():
                 return [*effects, *self._append_refused(verdict)]
-            case Over("failed", cause):
+            case do.EndJob("failed", cause):
                 return [*effects, *self._end("failed", self._failures.hopeless or cause)]
-            case Over(outcome, cause):
+            case do.EndJob(outcome, cause):
                 return [*effects, *self._end(outcome, cause)]
             case _:
                 assert_never(verdict)
@@ -472,7 +471,7 @@ class Coordinator:
 
     def _stop_requested(self) -> list[JobEffect]:
         match self.phase:
-            case Phase.RUNNING if self._rests:
+            case Phase.RUNNING if self._ending.rests:
                 # Another batch would be one without records, or the first of the next start.
                 return self._end("stopped")
             case Phase.RUNNING:
@@ -484,17 +483,8 @@ class Coordinator:
             case Phase.FINISHING | Phase.STOPPING:
                 return []
             case _:
-                over = self._ending.stopped_between_epochs(self._newest_id)
-                return self._end(over.outcome, over.cause)
-
-    @property
-    def _rests(self) -> bool:
-        """Whether a checkpoint of this epoch has all that was read, and its output is visible."""
-        newest = self.completed
-        if newest is None or not self._terms.checkpoints.are_batches or newest.epoch != self.epoch:
-            return False
-        is_idle = self.checkpoints.under_way is None and self._log.is_idle
-        return is_idle and self._ending.is_committed(newest.checkpoint_id)
+                end = self._ending.stopped_between_epochs()
+                return self._end(end.outcome, end.cause)
 
     def _restart_requested(self) -> list[JobEffect]:
         if self.phase is not Phase.RUNNING:
@@ -504,35 +494,27 @@ class Coordinator:
         return self._failed(restarts.asked())
 
     def _stop_short(self, cause: FailureCause) -> list[JobEffect]:
-        """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`."""
-        newest = self._newest_id
-        is_last = newest is not None and self.checkpoints.is_last(newest)
-        over = self._ending.stopped_short(newest, self._log.newest, cause, is_last_complete=is_last)
-        return self._end(over.outcome, over.cause)
+        end = self._ending.stopped_short(cause)
+        return self._end(end.outcome, end.cause)
 
     def _end_if_committed(self) -> list[JobEffect]:
-        n = self._newest_id
-        if n is None or not self._log.is_idle:
-            return []
-        if self.phase is Phase.FINISHING and self._ending.is_finished(n):
-            return self._log.append(JobFinished(self.epoch, n))
-        if self.phase is Phase.STOPPING and self.checkpoints.is_last(n) and self._ending.is_committed(n):
-            return self._end("stopped")
-        return []
+        match self._ending.due():
+            case None:
+                return []
+            case JobFinished() as entry:
+                return self._log.append(entry)
+            case do.EndJob(outcome, cause):
+                return self._end(outcome, cause)
 
     def _cut_judged(self, event: on.CutJudged) -> list[JobEffect]:
-        n = event.checkpoint_id
-        if self.completed is None or n > self.completed.checkpoint_id:
-            raise ProtocolError(f"the cut of checkpoint {n} was judged, which is not complete")
-        is_final = self.completed.is_final and n == self.completed.checkpoint_id
-        cause = self._ending.judged(event, is_final=is_final)
+        cause = self._ending.judged(event)
         return self._end("failed", cause) if cause else self._end_if_committed()
 
     def _finish_overdue(self, n: CheckpointId) -> list[JobEffect]:
         if self._ending.is_finished(n):
             # Only the log has still to answer, which has timers of its own.
             return []
-        overdue = self._ending.overdue(n, self._terms.checkpoints.timeout_ms)
+        overdue = self._ending.overdue(n)
         # Another epoch would wait for the same verdict.
         return self._end("failed", overdue) if self._ending.is_unjudged(n) else self._failed(overdue)
 
@@ -566,10 +548,6 @@ class Coordinator:
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         answers = self.checkpoints.handle(JobOver(reason))
         return [*self.registry.to_everybody(ShutDown(reason)), *answers, do.EndJob(outcome, cause)]
-
-    @property
-    def _newest_id(self) -> CheckpointId | None:
-        return self.completed.checkpoint_id if self.completed is not None else None
 
     def _timer(self, kind: on.TimerKind, delay_ms: int) -> do.StartTimer:
         """Return a timer of this epoch."""

@@ -16,9 +16,8 @@ from crosscut.contracts.connectors import CommittedOutput
 from crosscut.errors import ProtocolError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, LogIndex
-from crosscut.protocol.effects import CancelTimer, DiscoverSplits, JobEffect, ReadLogTail, StartTimer
+from crosscut.protocol.effects import CancelTimer, DiscoverSplits, EndJob, JobEffect, ReadLogTail, StartTimer
 from crosscut.protocol.events import Timer, TimerFired
-from crosscut.protocol.job.ending import Over
 from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.log import history, recovery
 from crosscut.protocol.log.entries import (
@@ -136,7 +135,7 @@ class Ownership:
         """Look at the sinks, and read the log."""
         return [ReadLogTail(self._terms.retain), StartTimer(READING, self._reading_timeout_ms)]
 
-    def _overdue(self, timer: Timer) -> Over | None:
+    def _overdue(self, timer: Timer) -> EndJob | None:
         """End the job before it starts: what `timer` limits has taken too long, if it still goes on."""
         if timer == READING and self._writer is None:
             timeout_s = self._reading_timeout_ms / 1000
@@ -169,7 +168,7 @@ class Ownership:
         entries: Sequence[tuple[LogIndex, LogEntry]],
         outputs: Sequence[CommittedOutput],
         wall_clock: str,
-    ) -> tuple[list[JobEffect], Claiming | Stale | Over]:
+    ) -> tuple[list[JobEffect], Claiming | Stale | EndJob]:
         """Take the end of the log; claim the next epoch, unless there is nothing to claim.
 
         Args:
@@ -181,11 +180,11 @@ class Ownership:
         read: list[JobEffect] = [CancelTimer(READING)]
         winner = recovery.taken_over(entries, self._terms.identity)
         if winner is not None:
-            return read, Over("fenced", fenced_between(winner))
+            return read, EndJob("fenced", fenced_between(winner))
         decision = recovery.claim(entries, self._terms.identity, wall_clock)
         match decision:
             case recovery.AlreadyFinished():
-                return read, Over("finished")
+                return read, EndJob("finished")
             case recovery.NotThisJob():
                 return read, _unusable(recovery.refusal(decision))
             case recovery.Claim():
@@ -255,7 +254,7 @@ class Ownership:
         """Append `entry` after those under way; `handle` returns its fate."""
         return [*self._writer.append(entry)] if self._writer is not None else []
 
-    def handle(self, event: LogEvent) -> tuple[list[JobEffect], Durable | NoCheckpoint | Over | None]:
+    def handle(self, event: LogEvent) -> tuple[list[JobEffect], Durable | NoCheckpoint | EndJob | None]:
         """Take an answer of the store, or a timer; return the next effects, and the fate of an entry.
 
         Only an epoch's own checkpoint may be refused without an end to the job.
@@ -280,7 +279,7 @@ class Ownership:
             return [*effects, *self.start()], None
         return [*effects], self._concluded(verdict) if verdict is not None else None
 
-    def _concluded(self, verdict: Verdict) -> Durable | NoCheckpoint | Over:
+    def _concluded(self, verdict: Verdict) -> Durable | NoCheckpoint | EndJob:
         match verdict:
             case Durable(entry):
                 if isinstance(entry, EpochClaimed):
@@ -298,14 +297,14 @@ class Ownership:
                 # What the store refuses, it may refuse for good; a store that is silent is down.
                 return _failed("StoreError", message, is_transient=isinstance(verdict, Undecided))
             case Overtaken(_, index, winner):
-                return Over("fenced", fenced(self._epoch, index, winner))
+                return EndJob("fenced", fenced(self._epoch, index, winner))
             case _:
                 assert_never(verdict)
 
 
-def _unusable(reason: str) -> Over:
+def _unusable(reason: str) -> EndJob:
     return _failed("StoreError", f"can't use this checkpoint_dir: {reason}")
 
 
-def _failed(kind: str, message: str, *, is_final: bool = False, is_transient: bool = False) -> Over:
-    return Over("failed", FailureCause(kind, message, is_final=is_final, is_transient=is_transient))
+def _failed(kind: str, message: str, *, is_final: bool = False, is_transient: bool = False) -> EndJob:
+    return EndJob("failed", FailureCause(kind, message, is_final=is_final, is_transient=is_transient))
