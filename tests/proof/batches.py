@@ -71,6 +71,7 @@ class LocalJobs:
         fault_profile: FaultProfile,
         state_backend: BackendName = "memory",
         processes: int = 2,
+        failpoints: type[Failpoints] = Failpoints,
     ) -> None:
         packed = pack_graph(graph)
         self._random = random
@@ -81,6 +82,7 @@ class LocalJobs:
                 host_cache(open_store(store_url), store_url, None),
                 StateCache(backend(state_backend, None, graph.max_parallelism)),
                 {},
+                failpoints=failpoints,
             )
             for _ in range(processes)
         ]
@@ -215,7 +217,7 @@ async def _driven(
         terms=batch_task_settings(settings),
         records_max=settings.micro_batch.records_max,
         trigger=settings.micro_batch.trigger,
-        failpoints=failpoints,
+        plan=failpoints,
     )
     terms: CoordinatorSpec = coordinator_spec(graph, settings, None, awaits_verdict=False)
     driver = CoordinatorDriver(

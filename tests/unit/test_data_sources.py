@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -568,12 +569,16 @@ def test_in_batches_the_driver_runs_no_code_of_a_message(tmp_path: Path, call: s
     packed = base64.b64encode(pickle.dumps(Runs(witness))).decode()
     forged = snapshot_of(3, {"checkpoint": 3, "message": packed})
     output, attempt = output_of(kind), Attempt(Partition(0, 0), "a", (), (forged,))
-    with pytest.raises(OutputError) as failed:
+
+    async def called() -> None:
         if call == "recover":
-            output.recover([order(3, forged)])
-        else:
-            output.recover([order(0)])
-            output.commit(CheckpointId(3), [attempt]) if call == "commit" else output.abort([attempt])
+            await output.recover([order(3, forged)])
+            return
+        await output.recover([order(0)])
+        await (output.commit(CheckpointId(3), [attempt]) if call == "commit" else output.abort([attempt]))
+
+    with pytest.raises(OutputError) as failed:
+        asyncio.run(called())
     assert isinstance(failed.value.__cause__, ConnectorError)
     assert "message of checkpoint 3: it holds posix.mkdir" in str(failed.value.__cause__)
     assert not witness.exists()
@@ -587,12 +592,18 @@ def test_in_batches_the_driver_runs_no_code_of_a_message(tmp_path: Path, call: s
 def test_in_batches_messages_that_hold_data_reach_the_writer(message: Any) -> None:
     kind = answering(message)
     output = output_of(kind)
-    output.recover([order(3, snapshot_of(3, attempt_of(kind, 3, 20)))])
-    output.commit(
-        CheckpointId(4), [Attempt(Partition(0, 0), "a", (), (snapshot_of(4, attempt_of(kind, 4, 20)),))]
+    taken, lost = (
+        Attempt(Partition(0, 0), name, (), (snapshot_of(n, attempt_of(kind, n, 20)),))
+        for name, n in (("a", 4), ("b", 5))
     )
-    output.abort([Attempt(Partition(0, 0), "b", (), (snapshot_of(5, attempt_of(kind, 5, 20)),))])
-    output.sweep()
+
+    async def called() -> None:
+        await output.recover([order(3, snapshot_of(3, attempt_of(kind, 3, 20)))])
+        await output.commit(CheckpointId(4), [taken])
+        await output.abort([lost])
+        await output.sweep()
+
+    asyncio.run(called())
     assert [(call, n) for call, _, n in kind.calls] == [("commit", 3), ("commit", 4), ("abort", 5)]
     for _, (found,), _ in kind.calls:
         assert type(found) is type(message)

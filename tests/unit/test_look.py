@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import crosscut as cc
 from crosscut.contracts.connectors import CommittedOutput, SinkContext, SinkWriter
 from crosscut.driver import job_spec as terms
+from crosscut.driver import slow_sinks
 from crosscut.errors import ConnectorError
 from crosscut.graph.specs import JobGraph
 from crosscut.testing.sinks import open_writer, permit, stage
@@ -70,11 +73,15 @@ def test_a_sink_that_does_not_answer_is_named_in_the_log(monkeypatch: pytest.Mon
             said.append(record.getMessage())
             REPORTED.set()
 
-    monkeypatch.setattr(terms, "SLOW_LOOK_S", 0.01)
+    async def looked() -> Sequence[CommittedOutput]:
+        asking = partial(slow_sinks.warned_if_slow, asyncio.get_running_loop())
+        return await asyncio.to_thread(terms.committed_output, graph_of(Silent()), asking)
+
+    monkeypatch.setattr(slow_sinks, "SLOW_LOOK_S", 0.01)
     handler = Listening(logging.WARNING)
-    terms.LOGGER.addHandler(handler)
+    slow_sinks.LOGGER.addHandler(handler)
     try:
-        assert terms.committed_output(graph_of(Silent())) == ()
+        assert asyncio.run(looked()) == ()
     finally:
-        terms.LOGGER.removeHandler(handler)
+        slow_sinks.LOGGER.removeHandler(handler)
     assert said == ["sink 'out-0' has not said for 0.01 s what it has committed"]

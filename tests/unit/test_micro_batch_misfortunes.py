@@ -22,7 +22,6 @@ import crosscut as cc
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.graph.specs import JobGraph
 from crosscut.host.failpoints import Failpoints, parsed
-from crosscut.microbatch import stage
 from crosscut.microbatch.host_cache import remove_host_cache
 from crosscut.microbatch.ports import Routed
 from crosscut.microbatch.stage import StageOrder
@@ -210,9 +209,7 @@ def itself(number: int) -> int:
     return number
 
 
-def test_what_comes_or_falls_due_after_the_barrier_of_a_batch_waits_for_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_or_falls_due_after_the_barrier_of_a_batch_waits_for_the_next_one(tmp_path: Path) -> None:
     """Its snapshot would not know of it, and the next batch would do it again."""
 
     class Slow(Failpoints):
@@ -224,13 +221,16 @@ def test_what_comes_or_falls_due_after_the_barrier_of_a_batch_waits_for_the_next
 
     source = Growing(tmp_path / "grown")
     source.grow()
-    monkeypatch.setattr(stage, "Failpoints", Slow)
     out, late = cc.collect(tmp_path / "out"), cc.collect(tmp_path / "late")
     flow = cc.Flow("late")
     numbers = flow.source(source).key_by(itself)
     numbers.reduce(newer).sink(out)
     numbers.process(Late()).key_by(itself).reduce(newer).sink(late)
-    end, _ = run_batches(flow.compile(1, 128), settings(tmp_path, parallelism=1), jobs_of)
+
+    def jobs(graph: JobGraph, url: str) -> LocalJobs:
+        return LocalJobs(graph, url, Random(1), CALM, failpoints=Slow)
+
+    end, _ = run_batches(flow.compile(1, 128), settings(tmp_path, parallelism=1), jobs)
     assert end is not None
     assert end.outcome == "finished", end
     assert [number for _, number in out.records()] == list(range(RECORDS))

@@ -234,11 +234,11 @@ def test_a_commit_that_is_tried_again_counts_the_records_of_its_batch_once(
     commit = Output.commit
     failed: list[CheckpointId] = []
 
-    def flaky(output: Output, n: CheckpointId, taken: Any) -> None:
+    async def flaky(output: Output, n: CheckpointId, taken: Any) -> None:
         if n not in failed:
             failed.append(n)
             raise OutputError(output.tasks[0], "out") from OSError("it is away")
-        commit(output, n, taken)
+        await commit(output, n, taken)
 
     monkeypatch.setattr(Output, "commit", flaky)
     out = cc.collect(tmp_path / "out")

@@ -30,7 +30,7 @@ from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.graph.shipping import Exceptions
 from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import start_thread
-from crosscut.microbatch import driver_workers
+from crosscut.microbatch.host_cache import remove_host_cache
 from crosscut.microbatch.output import Output
 from crosscut.microbatch.ports import RunOutcome
 from crosscut.microbatch.stage import StageOrder
@@ -120,11 +120,18 @@ class OwnPorts:
 
     def __init__(self) -> None:
         self.threads: list[str] = []
+        self.remove_cache: Callable[[str, str | None], object] = remove_host_cache
         self._drawn = 0
 
     @property
     def as_given(self) -> RunPorts:
-        return RunPorts(None, self, self.start_thread, self.draw_bytes)
+        return RunPorts(
+            None,
+            self,
+            self.start_thread,
+            self.draw_bytes,
+            remove_cache=lambda url, state_dir: self.remove_cache(url, state_dir),
+        )
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
@@ -428,8 +435,8 @@ def test_a_host_cache_that_can_not_be_removed_does_not_keep_a_job_from_ending(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_return = threading.Event()
-    monkeypatch.setattr(driver_workers, "remove_host_cache", lambda *arguments: may_return.wait(DEADLINE_S))
     one = world(engine="micro-batch")
+    one.ports.remove_cache = lambda *arguments: may_return.wait(DEADLINE_S)
     one.start()
     assert one.ended() == "finished"
     assert not may_return.is_set()
@@ -641,7 +648,7 @@ def test_a_writer_is_closed_also_if_another_one_can_not_recover(
 def test_an_error_of_our_own_in_a_commit_ends_the_job(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*arguments: object) -> None:
+    async def broken(*arguments: object) -> None:
         raise KeyError("sums-0")
 
     monkeypatch.setattr(Output, "commit", broken)
@@ -686,7 +693,7 @@ def test_engine_runs_use_the_machine_through_their_ports_only(
     assert (claim.driver, claim.lineage) == (f"{3:016x}", f"{4:016x}")
     kinds = {name.split()[0] for name in one.ports.threads}
     assert kinds >= {"crosscut-store", "crosscut-closing"}
-    assert ("crosscut-output-here" in kinds) == (engine == "micro-batch")
+    assert ("crosscut-output" in kinds) == (engine == "micro-batch")
 
 
 def test_what_runs_a_job_imports_nothing_of_the_machine() -> None:

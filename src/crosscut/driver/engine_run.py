@@ -9,22 +9,20 @@ from functools import partial
 
 from crosscut.driver.cluster import Cluster, ClusterRun
 from crosscut.driver.cluster_workers import ClusterBatches, ClusterWorkers
-from crosscut.driver.driver import CoordinatorDriver
 from crosscut.driver.invariants import InvariantChecker
 from crosscut.driver.job_spec import EngineSpec, JobSpec, committed_output
 from crosscut.driver.run_ports import RunPorts
+from crosscut.driver.slow_sinks import warned_if_slow
 from crosscut.driver.source_notices import SourceNotices
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import Epoch
 from crosscut.graph.stages import stages_of
 from crosscut.host.calls import Calls, call_on
-from crosscut.host.failpoints import Failpoints
 from crosscut.microbatch.driver_workers import BatchWorkers
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.status import Observations
 from crosscut.monitoring.worker_logs import WorkerLines
 from crosscut.net.connections import Credentials
-from crosscut.net.encryption import make_certificate
 from crosscut.protocol.events import JobEvent
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.log.recovery import Predecessor
@@ -115,7 +113,7 @@ class EngineRun:
         self._credentials = Credentials(
             ports.draw_bytes(SECRET_BYTES),
             ports.draw_bytes(JOB_BYTES),
-            make_certificate() if network.is_encrypted else None,
+            ports.new_certificate() if network.is_encrypted else None,
             spec.job.heartbeat_timeout_ms,
             seals_frames=network.seals_frames,
         )
@@ -126,16 +124,16 @@ class EngineRun:
         terms = spec.job_after(follows, ports.draw_bytes)
         self._identity = terms.identity.driver
         graph = spec.graph
-        self.driver = CoordinatorDriver(
+        self.driver = ports.new_driver(
             name=job.name,
             terms=terms,
             store=store,
             credentials=self._credentials,
             supply=self._supply,
             discover=lambda epoch: context.cluster.discover(self._run, graph, epoch),
-            look=lambda: committed_output(graph),
+            look=lambda: committed_output(graph, partial(warned_if_slow, self._loop)),
             find=lambda source, known: found_in(graph, source, known),
-            failpoints=Failpoints(ports.failpoints, None),
+            failpoints=ports.new_failpoints(),
             clock=ports.clock,
             start_thread=ports.start_thread,
             invariants=self._checker,
@@ -234,6 +232,7 @@ class EngineRun:
 
     def _batch_workers(self) -> BatchWorkers:
         context, spec = self._context, self._spec
+        ports = context.ports
         return BatchWorkers(
             ClusterBatches(context.cluster, self._run),
             name=context.spec.name,
@@ -243,8 +242,11 @@ class EngineRun:
             terms=spec.tasks,
             records_max=spec.records_max,
             trigger=spec.trigger,
-            failpoints=context.ports.failpoints,
-            start_thread=context.ports.start_thread,
+            plan=ports.plan,
+            failpoints=ports.new_failpoints(),
+            clock=ports.clock,
+            start_thread=ports.start_thread,
+            remove_cache=ports.remove_cache,
         )
 
     def _worker_plan(self, port: int) -> WorkerPlan:
@@ -260,6 +262,6 @@ class EngineRun:
             linger_ms=spec.linger_ms,
             marks_every_ms=spec.marks_every_ms,
             heartbeat_timeout_ms=spec.job.heartbeat_timeout_ms,
-            failpoints=context.ports.failpoints,
+            failpoints=context.ports.plan,
             log=spec.log,
         )

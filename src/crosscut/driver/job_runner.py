@@ -15,7 +15,6 @@ from crosscut.events import Ended, EngineSwitched
 from crosscut.events import JobEvent as WatchedEvent
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.graph.specs import JobGraph
-from crosscut.host.failpoints import Failpoints
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.observer import PROGRESS_MAX
 from crosscut.monitoring.status import JobStatus, Observations
@@ -42,9 +41,6 @@ from crosscut.protocol.job.job_run import (
 from crosscut.protocol.log.recovery import Predecessor
 from crosscut.protocol.messages import FailureCause
 from crosscut.protocol.microbatch.engine_switch import Engines, StopEngine
-
-LOOK_EVERY_S = 0.25
-"""How often a job with two engines looks how far behind it is."""
 
 
 class JobRunner:
@@ -80,7 +76,7 @@ class JobRunner:
                 behind_for_ms=choice.behind_for_ms,
             )
         self.machine = JobRun(next(iter(spec.engines)), engines)
-        self._failpoints = Failpoints(context.ports.failpoints, None)
+        self._failpoints = context.ports.new_failpoints()
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[EndJob] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,6 +139,7 @@ class JobRunner:
                     self.driver.post(request)
             case StopEngine(why):
                 LOGGER.info("job %r: goes over to the other engine: %s", self._context.spec.name, why)
+                self._failpoints("engine.stop")
                 if self.driver is not None:
                     self.driver.post(StopRequested())
             case AnnounceOwned():
@@ -205,12 +202,12 @@ class JobRunner:
         await engine.start()
         if not engine.driver.ended.done():
             self.handle(EpochOwned())
-            if self._context.spec.choice is not None:
-                self._look(engine)
+            if (choice := self._context.spec.choice) is not None:
+                self._look(engine, choice.look_every_ms / 1_000)
         # Shielded: others read the future, also when the loop has cancelled its tasks.
         self.handle(EngineRunEnded(await asyncio.shield(engine.driver.ended)))
 
-    def _look(self, engine: EngineRun) -> None:
+    def _look(self, engine: EngineRun, every_s: float) -> None:
         """See how far behind the job is, as long as this engine run does something."""
         if engine is not self._engine or engine.driver.ended.done():
             return
@@ -220,7 +217,7 @@ class JobRunner:
         except Exception as error:  # noqa: BLE001 - as in `handle`
             self._broken(error)
             return
-        self._loop.call_later(LOOK_EVERY_S, self._look, engine)
+        self._loop.call_later(every_s, self._look, engine, every_s)
 
     async def _close(self, *, is_last: bool) -> None:
         engine, self._engine = self._engine, None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,7 +26,6 @@ from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import JobGraph, Vertex
 from crosscut.graph.stages import check_batches
 from crosscut.microbatch.output import check_sinks
-from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.metrics import shown_settings
 from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.spec import CheckpointSpec, CoordinatorSpec
@@ -40,7 +39,6 @@ from crosscut.task.splits import check_shares, checked_splits, split_as_json
 from crosscut.worker.deployment import TaskSettings
 from crosscut.worker.lines import LogSettings
 
-SLOW_LOOK_S = 5.0
 _ID_BYTES = 8
 
 
@@ -92,8 +90,13 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
     return tuple(assignments)
 
 
-def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
+def committed_output(
+    graph: JobGraph, asking: Callable[[str], AbstractContextManager[object]] = nullcontext
+) -> tuple[CommittedOutput, ...]:
     """Ask every sink what has been committed where it writes.
+
+    Args:
+        asking: Called with the uid of each sink; the sink is asked within what it returns.
 
     Raises:
         ConnectorError: One can't say; the message names it.
@@ -103,24 +106,15 @@ def committed_output(graph: JobGraph) -> tuple[CommittedOutput, ...]:
         if vertex.sink is None:
             continue
         uid = vertex.chain[-1].uid
-        # If it never answers, the start fails in the end; this tells which sink it was.
-        slow = threading.Timer(
-            SLOW_LOOK_S,
-            LOGGER.warning,
-            ("sink %r has not said for %g s what it has committed", uid, SLOW_LOOK_S),
-        )
-        slow.daemon = True
-        slow.start()
         try:
-            found += vertex.sink.sink.committed()
+            with asking(uid):
+                found += vertex.sink.sink.committed()
         except Exception as error:
             # It may be a sink of the user's own, which may raise anything.
             raise ConnectorError(
                 f"sink {uid!r} can't say what it has committed, so whether this job would write it again is "
                 f"not known: {type(error).__name__}: {error}"
             ) from error
-        finally:
-            slow.cancel()
     return tuple(found)
 
 
@@ -305,11 +299,16 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """When a job with two engines changes from one to the other; see `Engines`."""
+    """When a job with two engines changes from one to the other; see `Engines`.
+
+    Attributes:
+        look_every_ms: How often the job looks how far behind it is.
+    """
 
     caught_up_at: int
     behind_at: int
     behind_for_ms: int
+    look_every_ms: int = 250
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,15 @@
-"""The output of batches: sinks recover, commit and abort on the driver, one call at a time, in a thread."""
+"""The output of batches: sinks recover, commit and abort on the driver, one call at a time, in threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+import asyncio
+from collections.abc import Awaitable, Callable
 
 from crosscut.foundation.ids import Epoch, TaskId, VertexId
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
-from crosscut.host.calls import StartThread
+from crosscut.host.calls import Calls, StartThread
 from crosscut.host.failpoints import Failpoints
-from crosscut.microbatch.one_by_one import OneByOne
 from crosscut.microbatch.output import Output, OutputError
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.net.causes import failure_cause
@@ -23,12 +22,12 @@ from crosscut.store.checkpoint_store import CheckpointStore
 
 
 class BatchOutput:
-    """The sinks of one job, of one epoch at a time.
+    """The sinks of one job, of one epoch at a time. Everything is called on the loop of the job.
 
     Args:
         name: Of the job.
-        post: Takes the answers, in the thread.
-        failed: Takes a failure that is no answer, in the thread.
+        post: Takes the answers.
+        failed: Takes a failure that is no answer.
     """
 
     def __init__(
@@ -48,7 +47,11 @@ class BatchOutput:
         self._post = post
         self._failed = failed
         self._start_thread = start_thread
-        self._calls = OneByOne(f"crosscut-output-{name}", start_thread)
+        self._loop = asyncio.get_running_loop()
+        # It lets them in one after the other, in the order in which they ask.
+        self._turn = asyncio.Lock()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._threads = Calls("crosscut-failpoints", start_thread)
         self._output: Output | None = None
 
     @property
@@ -72,57 +75,74 @@ class BatchOutput:
         """Remove all that is staged."""
         self._call(self._remove, Output.sweep)
 
-    def close(self) -> Future[None]:
-        """Close the writers after the calls under way; no other call follows."""
-        closing = self._calls.add(self._close)
-        self._calls.end()
-        return closing
+    async def close(self) -> None:
+        """Close the writers after the calls under way; no other call follows.
 
-    def _call(self, call: Callable[..., None], *args: object) -> None:
-        self._calls.add(lambda: call(*args)).add_done_callback(self._called)
+        If this is cancelled, what a sink has not answered by then counts for nothing.
+        """
+        try:
+            await self._in_turn(self._close)
+        finally:
+            for call in self._under_way:
+                call.cancel()
 
-    def _called(self, call: Future[None]) -> None:
+    def _call(self, call: Callable[..., Awaitable[None]], *args: object) -> None:
+        calling = self._loop.create_task(self._in_turn(call, *args))
+        self._under_way.add(calling)
+        calling.add_done_callback(self._called)
+
+    async def _in_turn(self, call: Callable[..., Awaitable[None]], *args: object) -> None:
+        async with self._turn:
+            await call(*args)
+
+    def _called(self, call: asyncio.Task[None]) -> None:
+        self._under_way.discard(call)
         # Errors of sinks are answers. With any other one the coordinator would wait for an answer in vain.
-        if (error := call.exception()) is not None:
+        if not call.cancelled() and (error := call.exception()) is not None:
             self._failed(failure_cause(error))
 
-    # In the thread.
+    # In turn.
 
-    def _close(self) -> None:
+    async def _pass(self, failpoint: str) -> None:
+        # In a thread: what waits there must not hold the loop up.
+        if self._failpoints.is_armed:
+            await asyncio.wrap_future(self._threads.start(self._failpoints, failpoint))
+
+    async def _close(self) -> None:
         """Close the writers. What they have not committed is recovered: an error here loses nothing."""
         try:
             if self._output is not None:
-                self._output.close()
+                await self._output.close()
         except OutputError as error:
             cause = error.__cause__
             LOGGER.warning(
                 "job %r: %s could not be closed: %s: %s", self._name, error, type(cause).__name__, cause
             )
 
-    def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
-        self._close()
+    async def _recover(self, epoch: Epoch, deploys: tuple[DeployTasks, ...]) -> None:
+        await self._close()
         try:
             one = deploys[0]
             self._output = Output(
                 self._graph, one.lineage, epoch, one.driver, self._store.read_part, self._start_thread
             )
-            self._output.recover(deploys)
+            await self._output.recover(deploys)
         except OutputError as error:
             self._post(on.RecoveryFailed(epoch, error.task, failure_cause(error.__cause__ or error)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
+        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator has to know
             task = TaskId(VertexId(stages_of(self._graph)[0][0]), 0)
             self._post(on.RecoveryFailed(epoch, task, failure_cause(error)))
         else:
             self._post(on.OutputRecovered(epoch))
 
-    def _commit(self, effect: do.CommitBatch) -> None:
+    async def _commit(self, effect: do.CommitBatch) -> None:
         epoch, n = effect.epoch, effect.checkpoint_id
-        self._failpoints("commit.before")
+        await self._pass("commit.before")
         try:
             if self._output is not None:
-                self._output.commit(n, effect.taken)
+                await self._output.commit(n, effect.taken)
                 if effect.sweeps:
-                    self._remove(Output.sweep)
+                    await self._remove(Output.sweep)
         except OutputError as error:
             found = error.__cause__ or error
             cause, reason = failure_cause(found), f"{type(found).__name__}: {found}"
@@ -132,13 +152,13 @@ class BatchOutput:
                 )
             )
         else:
-            self._failpoints("commit.after")
+            await self._pass("commit.after")
             self._post(on.OutputCommitted(epoch, n))
 
-    def _remove(self, call: Callable[[Output], None]) -> None:
+    async def _remove(self, call: Callable[[Output], Awaitable[None]]) -> None:
         try:
             if self._output is not None:
-                call(self._output)
+                await call(self._output)
         except OutputError as error:
             LOGGER.warning(
                 "job %r: could not remove all that attempts have staged which were not taken: %s; it is "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from crosscut.contracts.connectors import JSON, Source, Split, Wait
+from crosscut.host.clock import Clock, SystemClock
 from crosscut.protocol.microbatch.reading import SplitRead, empty_splits, is_enough
 from crosscut.task.splits import SplitQueue, listens
 
@@ -15,6 +15,7 @@ READ_SHARE = 0.25
 up begins where it began before, so it would be given up again and again."""
 
 _NEVER_MS = 3_600_000.0
+_SYSTEM_CLOCK = SystemClock()
 
 
 class BoundedSplits(SplitQueue):
@@ -34,13 +35,15 @@ class BoundedSplits(SplitQueue):
         *,
         is_open: bool = False,
         read_s_max: float = float("inf"),
+        clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         super().__init__(source, unread, uid, is_open=is_open)
+        self._now_ns = clock.monotonic_ns
         self._left = records_max
         self._read_s_max = read_s_max
-        self._began_s = 0.0
+        self._began_s: float | None = None
         self._waits = False
-        self._progress_s = time.monotonic()
+        self._progress_s = self._now_s()
         # Splits that have given something.
         self._heard: set[str] = set()
 
@@ -71,7 +74,10 @@ class BoundedSplits(SplitQueue):
 
     @property
     def _waited_ms(self) -> float:
-        return (time.monotonic() - self._progress_s) * 1_000
+        return (self._now_s() - self._progress_s) * 1_000
+
+    def _now_s(self) -> float:
+        return self._now_ns() / 1e9
 
     def _reads(self) -> list[SplitRead]:
         coming = {one.split.split_id for one in self._open if one.is_coming}
@@ -90,7 +96,8 @@ class BoundedSplits(SplitQueue):
         if self.is_full:
             self.just_ended, self.just_waiting = [], []
             return Wait(_NEVER_MS)
-        self._began_s = self._began_s or time.monotonic()
+        if self._began_s is None:
+            self._began_s = self._now_s()
         found = super().read(min(limit, self._left), held)
         if isinstance(found, Wait):
             self._waits = True
@@ -98,7 +105,7 @@ class BoundedSplits(SplitQueue):
             return found if self.is_drained else Wait(max(1.0, found.delay_ms))
         self._waits = False
         self._heard.add(self.origin)
-        self._progress_s = time.monotonic()
+        self._progress_s = self._now_s()
         is_late = self._progress_s - self._began_s >= self._read_s_max
         self._left = 0 if is_late else self._left - len(found)
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
@@ -21,6 +21,7 @@ from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import stages_of
 from crosscut.host.calls import Calls, StartThread, call_on, start_thread
+from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.microbatch.batch_output import BatchOutput
 from crosscut.microbatch.host_cache import remove_host_cache
@@ -75,6 +76,7 @@ from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.worker.deployment import TaskSettings
 
 _LOOK_S = 0.02
+_SYSTEM_CLOCK = SystemClock()
 
 
 class BatchWorkers:
@@ -84,6 +86,10 @@ class BatchWorkers:
         jobs: Runs the batches.
         records_max: Of all sources together, in one batch.
         trigger: When the job stops by itself; see `MicroBatch`.
+        plan: What is armed in the attempts.
+        failpoints: Those of this process; None: what `plan` says.
+        start_thread: Starts the threads in which sinks are called.
+        remove_cache: Removes what this host keeps for the job; gets the URL of the store and `state_dir`.
     """
 
     def __init__(
@@ -97,16 +103,20 @@ class BatchWorkers:
         terms: TaskSettings,
         records_max: int,
         trigger: TriggerName,
-        failpoints: Plan | None,
+        plan: Plan | None,
+        failpoints: Failpoints | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
+        remove_cache: Callable[[str, str | None], None] = remove_host_cache,
     ) -> None:
         self._jobs = jobs
         self._name = name
         self._graph = graph
         self._store_url = store_url
         self._terms = terms
-        self._plan = failpoints
-        self._failpoints = Failpoints(failpoints, None)
+        self._plan = plan
+        self._failpoints = failpoints or Failpoints(plan, None)
+        self._remove_cache = remove_cache
         self._stages = stages_of(graph)
         self._sources = [
             TaskId(VertexId(one.vertex_id), index)
@@ -127,13 +137,13 @@ class BatchWorkers:
         self._base: tuple[DeployTasks, ...] = ()
         self._began: tuple[DeployTasks, ...] = ()
         self._output = BatchOutput(
-            name, graph, store, self._failpoints, self._post, self._output_failed, start_thread
+            name, graph, store, self._failpoints, self._handle, self._output_failed, start_thread
         )
         self._threads = Calls("crosscut-host-cache", start_thread)
         self._statistics: dict[int, tuple[TaskStatistics, ...]] = {}
         self._requests = 0
         self._trigger = trigger
-        self.newest = NewestBatch(graph, self._sources)
+        self.newest = NewestBatch(graph, self._sources, clock)
         """What batches have come to."""
         self._overdue: asyncio.TimerHandle | None = None
         # To stop when all has been read, if a source has still to say whether there is more.
@@ -167,21 +177,17 @@ class BatchWorkers:
     async def close(self, timeout_s: float) -> None:
         """Close the writers, once no run can use them any more."""
         self._is_over = True
-        closed = asyncio.Event()
-        closing = self._output.close()
-        closing.add_done_callback(lambda _: call_on(self._loop, closed.set))
         try:
             async with asyncio.timeout(timeout_s):
-                await closed.wait()
-            closing.result()
+                await self._output.close()
         except TimeoutError:
             LOGGER.warning("job %r: a sink has not returned, so it is not closed", self._name)
         finally:
-            await self._remove_cache(timeout_s)
+            await self._cache_removed(timeout_s)
 
-    async def _remove_cache(self, timeout_s: float) -> None:
+    async def _cache_removed(self, timeout_s: float) -> None:
         """Remove the cache of this host; another host does so when it is used again."""
-        removed = self._threads.start(remove_host_cache, self._store_url, self._terms.state_dir)
+        removed = self._threads.start(self._remove_cache, self._store_url, self._terms.state_dir)
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wrap_future(removed)
@@ -201,7 +207,7 @@ class BatchWorkers:
 
     def _output_failed(self, cause: FailureCause) -> None:
         """Take a failure that no event tells of: the coordinator would wait for an answer in vain."""
-        call_on(self._loop, self._speaker.post, CancelRequested(cause))
+        self._speaker.post(CancelRequested(cause))
 
     def _begin(self) -> None:
         """The tasks are to run: one batch only, if that is asked for, which a stop ends with."""

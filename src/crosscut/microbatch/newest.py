@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crosscut.foundation.ids import CheckpointId, TaskId
 from crosscut.graph.specs import JobGraph
-from crosscut.host.clock import SystemClock
+from crosscut.host.clock import Clock
 from crosscut.monitoring.query_progress import BatchTimes, QueryIds, progress_of
 from crosscut.protocol.microbatch.attempts import Attempt
 from crosscut.protocol.microbatch.engine_switch import BatchVisible, SourceRead, waiting
@@ -27,7 +26,8 @@ class NewestBatch:
         visible: How far behind the job was when output became visible last; None: none has.
     """
 
-    def __init__(self, graph: JobGraph, sources: Sequence[TaskId]) -> None:
+    def __init__(self, graph: JobGraph, sources: Sequence[TaskId], clock: Clock) -> None:
+        self._clock = clock
         self._graph = graph
         self._sources = frozenset(sources)
         self._started_ns = self._returned_ns = self._completed_ns = 0
@@ -44,16 +44,16 @@ class NewestBatch:
     def started(self) -> None:
         """The first run of a batch begins."""
         self._before_ns = self._started_ns or None
-        self._started_ns = time.monotonic_ns()
-        self._started_at = SystemClock().now().isoformat()
+        self._started_ns = self._clock.monotonic_ns()
+        self._started_at = self._clock.now().isoformat()
 
     def returned(self) -> None:
         """Its attempts have been taken."""
-        self._returned_ns = time.monotonic_ns()
+        self._returned_ns = self._clock.monotonic_ns()
 
     def completed(self, taken: tuple[Attempt, ...]) -> None:
         """Its entry is durable."""
-        self._completed_ns = time.monotonic_ns()
+        self._completed_ns = self._clock.monotonic_ns()
         self._taken = taken
 
     def committed(
@@ -78,6 +78,6 @@ class NewestBatch:
             self._started_ns,
             self._returned_ns,
             self._completed_ns,
-            time.monotonic_ns(),
+            self._clock.monotonic_ns(),
         )
         return progress_of(self._graph, ids, n, before, after, times, self._started_at)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
 from crosscut.errors import FlowError
@@ -18,10 +18,13 @@ from crosscut.operators.connector_errors import name_connector
 from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.microbatch.attempts import Attempt, committer
 from crosscut.protocol.snapshot.commit import known_before, restore_permit
-from crosscut.protocol.snapshots import Part, Snapshot
+from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 THREADS_MAX = 8
-"""Writers that are called at a time; each of them by one thread."""
+"""Writers that are called at a time, each in a thread."""
 
 
 class OutputError(Exception):
@@ -67,7 +70,10 @@ def check_sinks(graph: JobGraph) -> None:
 
 
 class Output:
-    """The writers of one epoch's sink tasks, on the driver. All methods block; one call at a time."""
+    """The writers of one epoch's sink tasks, on the driver.
+
+    Each writer is called in a thread. The caller waits for one method before it calls the next.
+    """
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class Output:
         self._read_part = read_part
         # Those that have recovered.
         self._writers: dict[TaskId, _Writer] = {}
-        # Those that have to be closed. Any thread adds to it, which is one operation.
+        # Those that have to be closed. Any thread changes it, in one operation.
         self._open: list[_Writer] = []
         self._calls = Calls("crosscut-output", start)
 
@@ -97,7 +103,7 @@ class Output:
         """The sink tasks."""
         return [TaskId(VertexId(one), index) for one in self._vertices for index in range(self._parallelism)]
 
-    def recover(self, deploys: Sequence[DeployTasks]) -> None:
+    async def recover(self, deploys: Sequence[DeployTasks]) -> None:
         """Commit what the restored checkpoint commits, and remove what older epochs have staged.
 
         Raises:
@@ -107,11 +113,14 @@ class Output:
         found = {one.task: one.snapshot for deploy in deploys for one in deploy.snapshots}
         retired = [one for deploy in deploys for one in deploy.retired if one.task.vertex in self._vertices]
         for one in retired:
-            self._close(self._recover(one.task, one.snapshot, restore))
-        for writer in self._each(
+            await self._in_thread(self._recover_retired, one, restore)
+        for writer in await self._each(
             lambda task: self._recover(task, found.get(task, Snapshot()), restore), self.tasks
         ):
             self._writers[writer.task] = writer
+
+    def _recover_retired(self, one: TaskSnapshot, restore: CheckpointId) -> None:
+        self._close(self._recover(one.task, one.snapshot, restore))
 
     def _recover(self, task: TaskId, snapshot: Snapshot, restore: CheckpointId) -> _Writer:
         vertex = self._vertices[task.vertex]
@@ -136,7 +145,7 @@ class Output:
     def _uid(self, task: TaskId) -> str:
         return self._vertices[task.vertex].chain[-1].uid
 
-    def commit(self, n: CheckpointId, taken: Iterable[Attempt]) -> None:
+    async def commit(self, n: CheckpointId, taken: Iterable[Attempt]) -> None:
         """Make visible what checkpoint n commits, whose entry is durable.
 
         Raises:
@@ -159,47 +168,55 @@ class Output:
             except BaseException as error:
                 raise OutputError(task, self._uid(task)) from error
 
-        self._each(commit, list(snapshots))
+        await self._each(commit, list(snapshots))
 
     def _take_held(self, one: _Writer, snapshot: Snapshot) -> None:
         for pending in snapshot.pending:
             if pending.held is not None:
                 one.held.keep(pending.checkpoint_id, self._read_part(pending.held))
 
-    def abort(self, attempts: Iterable[Attempt]) -> None:
+    async def abort(self, attempts: Iterable[Attempt]) -> None:
         """Remove what these have staged.
 
         Raises:
             OutputError: Something is left over, which goes when a later epoch recovers.
         """
-        for attempt in attempts:
-            for one in attempt.snapshots:
-                task = committer(one.task, self._gathering)
-                if one.snapshot.pending and task in self._writers:
-                    try:
-                        with only_data():
-                            self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
-                    except BaseException as error:
-                        raise OutputError(one.task, self._uid(one.task)) from error
+        await self._in_thread(self._abort, [one for attempt in attempts for one in attempt.snapshots])
 
-    def sweep(self) -> None:
+    def _abort(self, snapshots: Iterable[TaskSnapshot]) -> None:
+        for one in snapshots:
+            task = committer(one.task, self._gathering)
+            if one.snapshot.pending and task in self._writers:
+                try:
+                    with only_data():
+                        self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
+                except BaseException as error:
+                    raise OutputError(one.task, self._uid(one.task)) from error
+
+    async def sweep(self) -> None:
         """Remove all that is staged.
 
         Raises:
             OutputError: As in `abort`.
         """
+        await self._in_thread(self._sweep)
+
+    def _sweep(self) -> None:
         for one in self._writers.values():
             try:
                 one.writer.sweep()
             except BaseException as error:
                 raise OutputError(one.task, self._uid(one.task)) from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all writers.
 
         Raises:
             OutputError: One could not be closed; the others are.
         """
+        await self._in_thread(self._close_all)
+
+    def _close_all(self) -> None:
         failed: OutputError | None = None
         self._writers.clear()
         while self._open:
@@ -217,12 +234,16 @@ class Output:
         except BaseException as error:
             raise OutputError(one.task, self._uid(one.task)) from error
 
-    def _each(self, call: Callable[[TaskId], Any], tasks: Sequence[TaskId]) -> list[Any]:
-        if len(tasks) <= 1:
-            return [call(task) for task in tasks]
-        found: list[Any] = []
+    async def _each(self, call: Callable[[TaskId], R], tasks: Sequence[TaskId]) -> list[R]:
+        found: list[R] = []
         for first in range(0, len(tasks), THREADS_MAX):
-            under_way = [self._calls.start(call, task) for task in tasks[first : first + THREADS_MAX]]
-            wait(under_way)
-            found += [one.result() for one in under_way]
+            some = [self._in_thread(call, task) for task in tasks[first : first + THREADS_MAX]]
+            # All of them: none may be at work any more when another method is called.
+            for one in await asyncio.gather(*some, return_exceptions=True):
+                if isinstance(one, BaseException):
+                    raise one
+                found.append(one)
         return found
+
+    def _in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+        return asyncio.wrap_future(self._calls.start(call, *args, **kwargs))

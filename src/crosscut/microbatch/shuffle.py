@@ -120,20 +120,18 @@ class Outbox:
         ready, self._ready = self._ready, []
         return iter(ready)
 
-    def ended(self, brought: tuple[Attempt, ...]) -> Iterator[tuple[int, ShuffleBlock]]:
-        """Yield all that is left: the attempt has come to its end."""
+    def end(self, brought: tuple[Attempt, ...]) -> None:
+        """Send all that is left: the attempt has come to its end."""
         for target in self._targets:
             mine = brought if target == self._partition.index else ()
             self._close(target, is_last=True, brought=mine)
-        return self.take()
 
-    def failed(self, failure: Failure) -> Iterator[tuple[int, ShuffleBlock]]:
-        """Yield the word, to everybody, that the attempt has failed."""
+    def fail(self, failure: Failure) -> None:
+        """Send the failure to every target, instead of what is not sent yet."""
         self._ready.clear()
         for target in self._targets:
             self._items[target].clear()
             self._close(target, is_last=True, failure=failure)
-        return self.take()
 
     def _close(
         self,

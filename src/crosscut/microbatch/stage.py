@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from crosscut.contracts.connectors import JSON, Source, Split
 from crosscut.errors import InternalError
@@ -21,6 +22,8 @@ from crosscut.graph.channels import outputs_of
 from crosscut.graph.combining import combined
 from crosscut.graph.specs import JobGraph
 from crosscut.host.alarms import LoopAlarm, NewAlarm
+from crosscut.host.calls import StartThread, start_thread
+from crosscut.host.clock import Clock, SystemClock
 from crosscut.host.failpoints import Failpoints, Plan
 from crosscut.host.interpreter_lock import hold_on
 from crosscut.microbatch.bounded_splits import READ_SHARE, BoundedSplits
@@ -42,6 +45,7 @@ from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.retry_policy import dead
 from crosscut.protocol.snapshots import Part, TaskSnapshot
 from crosscut.task.items import Barrier, EndOfInput, Item
+from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import FrameType, Payload, decode_barrier
 from crosscut.worker.batch_sizer import AdaptiveBatchSizer, BatchSizer
@@ -53,6 +57,9 @@ _LINGER_MS = 3_600_000.0
 """Batches leave when they are full, or when the task has nothing else to do."""
 
 _LOOK_S = 0.001
+
+_NAME_BYTES = 8
+_SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +100,30 @@ class StageOrder:
         return self.partition.stage == len(self.stages) - 1
 
 
+def disk_spaces(terms: TaskSettings) -> DiskSpaces:
+    """Return the disk space of one attempt."""
+    return DiskSpaces(terms.spill_dir, terms.spill_bytes)
+
+
+def random_name() -> str:
+    """Return a name that no other attempt has."""
+    return secrets.token_hex(_NAME_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a process has, for all attempts at the partitions of a job."""
+    """What a process has, for all attempts at the partitions of a job. A virtual world brings its own.
+
+    Attributes:
+        new_alarm: Makes the alarm that wakes tasks that are due.
+        copies: Makes copies of this process, to find a record that ends it; None: it can't.
+        let_threads_run: Pauses for a moment, without the interpreter lock.
+        start_thread: Starts the threads in which the store and sinks are called.
+        new_name: Makes the name of an attempt, which no other has, in any process.
+        new_spaces: Makes the disk space of an attempt.
+        failpoints: Makes those of an attempt, from what is armed and the index of its partition.
+        weighs_state: Whether to estimate how much memory states take.
+    """
 
     graph: JobGraph
     parts: HostCache
@@ -104,73 +132,122 @@ class Surroundings:
     new_alarm: NewAlarm = LoopAlarm
     copies: Copies | None = None
     let_threads_run: Callable[[], None] = hold_on
+    clock: Clock = _SYSTEM_CLOCK
+    start_thread: StartThread = start_thread
+    new_pace: Callable[[int], BatchSizer] = AdaptiveBatchSizer
+    new_name: Callable[[], str] = random_name
+    new_spaces: Callable[[TaskSettings], SpillSpaces] = disk_spaces
+    failpoints: Callable[[Plan | None, int], Failpoints] = Failpoints
+    weighs_state: bool = True
 
 
 def run_stage(
     order: StageOrder, ports: Surroundings, shuffle_blocks: Iterable[ShuffleBlock]
 ) -> Iterator[tuple[int, ShuffleBlock]]:
-    """Run one attempt; yield what it sends to the next stage, or, of the last stage, one parcel.
+    """Run one attempt in an event loop of its own; yield what it sends.
 
-    Failures are reported in the shuffle blocks: Spark would only retry the task, or lose the cause.
+    That is for the partitions of the next stage, or, of the last stage, one shuffle block for the driver.
     """
-    partition = order.partition
-    name = f"{partition.stage}-{partition.index}-{secrets.token_hex(8)}"
-    outbox = Outbox(partition, name, [partition.index] if order.is_last else range(ports.graph.parallelism))
     loop = asyncio.new_event_loop()
-    attempt = _StageAttempt(order, ports, name, outbox)
-    cause = dead(order.deaths, order.vertices, partition.index, order.checkpoint_id)
-    failure = None if cause is None else Failure(attempt.task, cause)
+    attempt = StageAttempt(order, ports)
     try:
         try:
-            if failure is None:
-                loop.run_until_complete(attempt.begin())
+            loop.run_until_complete(attempt.begin())
             for shuffle_block in shuffle_blocks:
-                if failure is not None:
-                    # What Spark has for this process is read to its end: else it would be thrown away.
-                    continue
-                failure = shuffle_block.failure or loop.run_until_complete(attempt.take(shuffle_block))
-                yield from outbox.take()
-            if failure is None:
-                failure = loop.run_until_complete(attempt.end())
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of user code; the driver gets it
-            failure = Failure(attempt.task, failure_cause(error))
-        if failure is not None:
-            attempt.distrust(failure)
-            yield from outbox.failed(failure)
-        else:
-            yield from outbox.ended(attempt.brought)
+                loop.run_until_complete(attempt.take(shuffle_block))
+                yield from attempt.sent()
+        except Exception as error:  # noqa: BLE001 - of whoever brings the blocks; the driver gets it
+            attempt.failed(error)
+        loop.run_until_complete(attempt.end())
+        yield from attempt.sent()
     finally:
         loop.run_until_complete(attempt.close())
         loop.close()
 
 
-class _StageAttempt:
-    def __init__(self, order: StageOrder, ports: Surroundings, name: str, outbox: Outbox) -> None:
+class StageAttempt:
+    """One attempt, step by step, on one event loop: `begin`, `take` each shuffle block, `end`, `close`.
+
+    A failure is reported in the shuffle blocks: Spark would only retry the task, or lose the cause. After
+    one, the steps do nothing.
+    """
+
+    def __init__(self, order: StageOrder, ports: Surroundings) -> None:
         self._order = order
         self._around = ports
-        self._name = name
-        self._outbox = outbox
-        self._failpoints = Failpoints(order.failpoints, order.partition.index)
+        partition = order.partition
+        self._name = f"{partition.stage}-{partition.index}-{ports.new_name()}"
+        targets = [partition.index] if order.is_last else range(ports.graph.parallelism)
+        self._outbox = Outbox(partition, self._name, targets)
+        self._failpoints = ports.failpoints(order.failpoints, partition.index)
         graph = combined(ports.graph) if order.combines else ports.graph
         self._members = frozenset(order.vertices)
-        self._later = frozenset(one for stage in order.stages[order.partition.stage + 1 :] for one in stage)
+        self._later = frozenset(one for stage in order.stages[partition.stage + 1 :] for one in stage)
         self._graph = replace(
             graph, vertices=tuple(one for one in graph.vertices if one.vertex_id in self._members)
         )
-        self._tasks = [TaskId(VertexId(one.vertex_id), order.partition.index) for one in self._graph.vertices]
-        self.task = self._tasks[0]
-        """The one to blame, if anything raises."""
-        self._shuffle_input = ShuffleInput(order.partition, graph.parallelism)
+        self._tasks = [TaskId(VertexId(one.vertex_id), partition.index) for one in self._graph.vertices]
+        # The one to blame, if anything raises.
+        self._task = self._tasks[0]
+        self._shuffle_input = ShuffleInput(partition, graph.parallelism)
         self._brought: list[Attempt] = []
         self._barriers: list[ChannelId] = []
         self._splits: dict[TaskId, BoundedSplits] = {}
         self._acknowledged: dict[TaskId, SnapshotAcknowledged] = {}
-        self._failure: Failure | None = None
+        cause = dead(order.deaths, order.vertices, partition.index, order.checkpoint_id)
+        self._failure: Failure | None = None if cause is None else Failure(self._task, cause)
         self._pool: TaskPool | None = None
-        self._spaces = DiskSpaces(order.terms.spill_dir, order.terms.spill_bytes)
+        # Set whenever a task reports something.
+        self._reports = asyncio.Event()
+        self._spaces = ports.new_spaces(order.terms)
+
+    async def begin(self) -> None:
+        """Build the tasks, and let them run."""
+        await self._step(self._begin)
+
+    async def take(self, shuffle_block: ShuffleBlock) -> None:
+        """Take a shuffle block in, and let the tasks process what is in it."""
+        await self._step(partial(self._take, shuffle_block))
+
+    async def end(self) -> None:
+        """All input has come: process it, take the snapshots, and have the last shuffle blocks ready."""
+        await self._step(self._end)
+        if self._failure is None:
+            self._outbox.end(self._result)
+            return
+        if self._failure.task.vertex in self._members:
+            # Its own failure: perhaps because of something that it had of its state.
+            for task, wanted in self._wanted().items():
+                self._around.parts.distrust(task, wanted)
+        self._outbox.fail(self._failure)
+
+    def sent(self) -> Iterator[tuple[int, ShuffleBlock]]:
+        """Yield the shuffle blocks that are full, each with its target; they are gone then."""
+        return self._outbox.take()
+
+    def failed(self, error: BaseException) -> None:
+        """The attempt can't go on."""
+        if self._failure is None:
+            self._failure = Failure(self._task, failure_cause(error))
+
+    async def close(self) -> None:
+        """End the tasks."""
+        if self._pool is not None:
+            if self._failure is not None or len(self._acknowledged) < len(self._tasks):
+                self._around.states.spoil(self._tasks)
+            await self._pool.close()
+        self._spaces.close()
+
+    async def _step(self, step: Callable[[], Awaitable[None]]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            await step()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of user code; the driver gets it
+            self.failed(error)
 
     @property
-    def brought(self) -> tuple[Attempt, ...]:
+    def _result(self) -> tuple[Attempt, ...]:
         """This attempt, which has come to its end, and those that it has heard of."""
         order = self._order
         snapshots = tuple(TaskSnapshot(one, self._acknowledged[one].snapshot) for one in self._tasks)
@@ -190,8 +267,7 @@ class _StageAttempt:
             raise InternalError(f"{self._order.partition} is used before it has begun")
         return self._pool
 
-    async def begin(self) -> None:
-        """Build the tasks, and let them run."""
+    async def _begin(self) -> None:
         order, around, graph = self._order, self._around, self._around.graph
         self._failpoints("batch.begin")
         self._pool = pool = TaskPool(
@@ -204,7 +280,10 @@ class _StageAttempt:
             failpoints=self._failpoints,
             report=self._reported,
             give_credit=lambda channel, size_bytes: None,
-            pace_of=lambda task: around.paces.setdefault(task, AdaptiveBatchSizer(order.terms.batch_rows)),
+            clock=around.clock,
+            start_thread=around.start_thread,
+            pace_of=self._pace_of,
+            weighs_state=around.weighs_state,
             new_alarm=around.new_alarm,
             let_threads_run=around.let_threads_run,
             copies=around.copies if order.terms.tries_in_copies else None,
@@ -239,6 +318,12 @@ class _StageAttempt:
         for one in order.found:
             pool.assign(one.task, one.splits, order.checkpoint_id, is_last=one.is_last)
 
+    def _pace_of(self, task: TaskId) -> BatchSizer:
+        paces = self._around.paces
+        if task not in paces:
+            paces[task] = self._around.new_pace(self._order.terms.batch_rows)
+        return paces[task]
+
     def _begin_parts(self) -> None:
         deploy = self._order.deploy
         if deploy.rescaled_from:
@@ -253,22 +338,29 @@ class _StageAttempt:
         return {task: found.get(task, ()) for task in self._tasks}
 
     def _began(self, task: TaskId) -> None:
-        self.task = task
+        self._task = task
 
     def _bounded(
         self, source: Source, unread: Sequence[tuple[Split, JSON]], uid: str, *, is_open: bool
     ) -> BoundedSplits:
         read_s_max = READ_SHARE * self._order.terms.sink_timeout_ms / 1_000
         splits = BoundedSplits(
-            source, unread, uid, self._order.records_max, is_open=is_open, read_s_max=read_s_max
+            source,
+            unread,
+            uid,
+            self._order.records_max,
+            is_open=is_open,
+            read_s_max=read_s_max,
+            clock=self._around.clock,
         )
-        self._splits[self.task] = splits
+        self._splits[self._task] = splits
         return splits
 
     def _sender(self, channel: ChannelId) -> _Post:
         return _Post(channel, self._outbox)
 
     def _reported(self, message: WorkerMessage) -> None:
+        self._reports.set()
         match message:
             case SnapshotAcknowledged():
                 self._acknowledged[message.task] = message
@@ -279,16 +371,15 @@ class _StageAttempt:
             case _:
                 """Of interest while a job runs on: how far sources are, that records flow."""
 
-    async def take(self, shuffle_block: ShuffleBlock) -> Failure | None:
-        """Take a shuffle block in, and let the tasks process what is in it."""
+    async def _take(self, shuffle_block: ShuffleBlock) -> None:
         for one in self._shuffle_input.put(shuffle_block):
             if one.failure is not None:
-                return one.failure
+                self._failure = one.failure
+                return
             self._brought += one.brought
             for posted in one.items:
                 self._deliver(posted)
             await self._settled()
-        return self._failure
 
     def _deliver(self, posted: Posted) -> None:
         channel, kind, payload = posted
@@ -322,8 +413,7 @@ class _StageAttempt:
             else:
                 return
 
-    async def end(self) -> Failure | None:
-        """All input has come: process it, and take the snapshots."""
+    async def _end(self) -> None:
         pool, n = self._running, self._order.checkpoint_id
         await self._settled()
         while self._failure is None and not all(one.is_enough for one in self._splits.values()):
@@ -331,7 +421,7 @@ class _StageAttempt:
             await self._settled()
         await self._settled()
         if self._failure is not None:
-            return self._failure
+            return
         self._failpoints("batch.read")
         if self._order.partition.stage:
             self._check_barriers()
@@ -344,29 +434,15 @@ class _StageAttempt:
         for channel in self._barriers:
             pool.received(channel, Barrier(n), 0)
         while self._failure is None and len(self._acknowledged) < len(self._tasks):
-            await asyncio.sleep(0 if not pool.is_asleep else _LOOK_S)
+            self._reports.clear()
+            await self._reports.wait()
         self._failpoints("batch.staged")
         if self._failure is None:
             self._around.states.keep(self._order.deploy, n, self._acknowledged)
-        return self._failure
 
     def _check_barriers(self) -> None:
         """Every input has brought all that there was: else a record is missing."""
         _ = self._shuffle_input.read
-
-    def distrust(self, failure: Failure) -> None:
-        """The attempt has failed; if the failure is its own, not with anything that it had of its state."""
-        if failure.task.vertex in self._members:
-            for task, wanted in self._wanted().items():
-                self._around.parts.distrust(task, wanted)
-
-    async def close(self) -> None:
-        """End the tasks."""
-        if self._pool is not None:
-            if self._failure is not None or len(self._acknowledged) < len(self._tasks):
-                self._around.states.spoil(self._tasks)
-            await self._pool.close()
-        self._spaces.close()
 
 
 class _Post:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from crosscut.contracts.settings import Settings
 from crosscut.driver.job_spec import committed_output
+from crosscut.driver.slow_sinks import SLOW_LOOK_S, warn
 from crosscut.foundation.data_pickles import only_data, passing_on
 from crosscut.foundation.urls import shown_url
 from crosscut.graph.specs import JobGraph
@@ -59,7 +63,7 @@ def begin_with_savepoint(
                 store,
                 graph,
                 discover=lambda graph: staging.assignments(graph, EPOCH),
-                look=lambda: committed_output(graph),
+                look=lambda: committed_output(graph, _warned_if_slow),
                 allow_dropped_state=settings.allow_dropped_state,
                 accept_changes=settings.accept_changes,
                 is_fresh=settings.fresh,
@@ -69,6 +73,18 @@ def begin_with_savepoint(
     if found is not None:
         n, then = found.checkpoint_id, found.parallelism
         LOGGER.info("job %r: begins with checkpoint %s of %s, of parallelism %s", name, n, shown, then)
+
+
+@contextmanager
+def _warned_if_slow(uid: str) -> Iterator[None]:
+    """As `crosscut.driver.slow_sinks`, where no event loop runs yet."""
+    timer = threading.Timer(SLOW_LOOK_S, warn, (uid,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _savepoint_at(path: str | os.PathLike[str], scratch: Path, packed_graph: bytes) -> Savepoint:
