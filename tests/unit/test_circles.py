@@ -30,11 +30,15 @@ KNOWN = {
     frozenset(
         f"crosscut.testing.simulator.{name}"
         for name in (
+            "cluster",
             "driver",
+            "executor",
             "faults",
+            "job_process",
             "moving",
             "outside",
             "scheduler",
+            "virtual_batches",
             "wiretap",
             "worker",
             "world",

@@ -174,8 +174,15 @@ def drawn_job(options: Options) -> SimulatedJob:
         # One ends long before the other.
         duration_ms = options.source_ms // (1 + 4 * len(sources))
         sources.append(
-            source_double(splits, duration_ms, options.splits_every_ms, stays_open=options.stays_open)
+            source_double(
+                splits,
+                duration_ms,
+                options.splits_every_ms,
+                stays_open=options.stays_open,
+                empty_looks=len(sources) * options.empty_looks,
+            )
         )
+        sources[-1].knows_lag = options.knows_lag
         return sources[-1]
 
     def sink(number: int) -> SimulatedSink:

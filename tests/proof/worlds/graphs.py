@@ -46,6 +46,7 @@ def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
         sources.append(
             source_double(splits, duration_ms, options.splits_every_ms, stays_open=options.stays_open)
         )
+        sources[-1].knows_lag = options.knows_lag
         return flow.source(sources[-1])
 
     def sink(stream: Stream) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from crosscut.driver.driver import CoordinatorDriver, Link
 from crosscut.errors import CheckpointError
 from crosscut.foundation.ids import CheckpointId, Epoch
+from crosscut.graph.specs import JobGraph
+from crosscut.microbatch.ports import BatchLink
 from crosscut.net.control import CoordinatorLink
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage
 from crosscut.protocol.events import CancelRequested, JobEvent, RestartRequested, StopRequested, Timer
@@ -42,23 +44,15 @@ WORDS = get_args(Word)
 
 
 class WatchedDriver(CoordinatorDriver):
-    """The real one. What comes in and what goes out is noted."""
+    """The real one. What comes in and what goes out is noted.
 
-    def __init__(self, process: DriverProcess) -> None:
+    Args:
+        given: The arguments of the real one.
+    """
+
+    def __init__(self, process: DriverProcess, **given: Any) -> None:
+        super().__init__(**given)
         world = process.world
-        super().__init__(
-            name="simulated",
-            terms=world.terms(process.number),
-            store=world.store_of(process),
-            credentials=world.credentials,
-            supply=process.spark,
-            discover=lambda epoch: world.assignments(process.number),
-            look=world.resource.outputs,
-            find=lambda source, known: found_in(world.graph, source, known),
-            failpoints=Moments(world, process),
-            clock=process,
-            start_thread=process.start_thread,
-        )
         self._world = world
         self._process = process
         self._phase = self._coordinator.phase
@@ -95,6 +89,13 @@ class WatchedDriver(CoordinatorDriver):
                 self._world.task_failed(message)
             elif isinstance(message, WorkerReady):
                 self._world.watch_tasks(worker)
+            elif isinstance(message, SnapshotAcknowledged):
+                self._world.checkers.acknowledged(message.snapshot)
+        elif isinstance(link, BatchLink) and not isinstance(message, WorkerHeartbeat):
+            said = f"{self._process.name} hears {type(message).__name__} of batches, index {link.index}"
+            self._world.note(said, message)
+            if isinstance(message, TaskFailed):
+                self._world.task_failed(message)
             elif isinstance(message, SnapshotAcknowledged):
                 self._world.checkers.acknowledged(message.snapshot)
         super().link_message(link, message)
@@ -177,7 +178,14 @@ class DriverProcess(Process):
         self.world = world
         self.number = number
         self.port = 0
-        self.spark = Spark(world, self)
+        self._spark = Spark(
+            world,
+            self,
+            world.parallelism_of(number),
+            lambda: world.plan(self),
+            lambda: world.graph_of_process(number),
+            self.post,
+        )
         self.end: EndJob | None = None
         self.driver: WatchedDriver | None = None
         self.run(self._drive)
@@ -188,20 +196,44 @@ class DriverProcess(Process):
         return self.is_alive and self.end is None
 
     @property
+    def spark(self) -> Spark | None:
+        """The Spark job with its workers; None: it has none now."""
+        return self._spark
+
+    @property
+    def graph(self) -> JobGraph:
+        """What it runs."""
+        return self.world.graph_of(self.number)
+
+    @property
     def failures(self) -> tuple[FailureCause, ...]:
         """What has failed, as far as this driver knows."""
         return self.driver.failures if self.driver is not None else ()
 
     async def _drive(self) -> None:
-        driver = self.driver = WatchedDriver(self)
+        world = self.world
+        driver = self.driver = WatchedDriver(
+            self,
+            name="simulated",
+            terms=world.terms(self.number),
+            store=world.store_of(self),
+            credentials=world.credentials,
+            supply=self._spark,
+            discover=lambda epoch: world.assignments(self.number),
+            look=world.resource.outputs,
+            find=lambda source, known: found_in(world.graph, source, known),
+            failpoints=Moments(world, self),
+            clock=self,
+            start_thread=self.start_thread,
+        )
         self.port = await driver.listen(self.host)
         driver.start()
         self.end = await driver.ended
-        self.world.note(f"{self}: the job has {self.end.outcome}", self.end)
-        self.world.job_ended(self, self.end)
+        world.note(f"{self}: the job has {self.end.outcome}", self.end)
+        world.job_ended(self, self.end)
         # Workers that were told to end do so by themselves; Spark ends the others.
-        await asyncio.sleep(self.world.below(WORKERS_END_US) / 1e6)
-        self.spark.stop()
+        await asyncio.sleep(world.below(WORKERS_END_US) / 1e6)
+        self._spark.stop()
         await driver.close()
 
     def is_under_way(self, epoch: Epoch, checkpoint_id: CheckpointId) -> bool:
@@ -211,6 +243,10 @@ class DriverProcess(Process):
         return self.driver.is_under_way(checkpoint_id)
 
     # What people and Spark ask of it, in its own time.
+
+    def end_spark_job(self, reason: str) -> None:
+        """Spark gives up what it runs for the job."""
+        self._spark.end_job(reason)
 
     def post(self, event: JobEvent) -> None:
         """Hand an event in."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from crosscut.testing.simulator.driver import DriverProcess
+from crosscut.testing.simulator.executor import Executor
+from crosscut.testing.simulator.job_process import JobProcess
 from crosscut.testing.simulator.memory_files import Fault
 from crosscut.testing.simulator.network import Line, Stream, VirtualTransport
 from crosscut.testing.simulator.options import PlannedFault
@@ -45,7 +47,7 @@ def suffer(world: World, fault: PlannedFault, passing: Process | None = None) ->
 def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) -> bool:
     """Strike a worker or a driver, where that is what the fault does."""
     choice = fault.choice
-    worker = passing if isinstance(passing, WorkerProcess) else _picked(_workers(world), choice)
+    worker = passing if isinstance(passing, WorkerProcess | Executor) else _picked(_victims(world), choice)
     running = [one for one in world.drivers if one.is_running]
     driver = next((one for one in running if one is passing), None) or _picked(running, choice)
     at_a_write = world.options.hosts_crash and passing is None and choice % 2 == 1
@@ -68,7 +70,7 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
             worker.pause()
             worker.is_frozen = True
             # Spark misses the executor, in the end, and starts another attempt beside the one that it lost.
-            _later(world, MISSED_US, lambda: worker.driver.spark.exited(worker))
+            _later(world, MISSED_US, lambda: _missed(worker))
         case "kill the driver" if driver is not None:
             if driver is passing:
                 driver.kill(f"killed at {fault.moment}")
@@ -78,9 +80,11 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
             _later(world, 30_000 + choice % 10 * 100_000, driver.resume)
             world.new_driver()
         case "start a second attempt" if driver is not None:
-            driver.spark.launch(choice % world.parallelism_of(driver.number))
+            if driver.spark is None:
+                return False
+            driver.spark.launch(choice % driver.spark.parallelism)
         case "end the Spark job" if driver is not None:
-            driver.spark.end_job("ended by the plan")
+            driver.end_spark_job("ended by the plan")
         case "stop the job" if driver is not None:
             driver.stop()
         case "cancel the job" if driver is not None:
@@ -89,9 +93,15 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
             driver.ask_for_checkpoint()
             if choice % 5 == 4:
                 driver.restart()
-        case "repeat a message" if worker is not None and worker.said:
+        case "start another driver":
+            world.new_driver()
+        case "speculate an attempt" if isinstance(driver, JobProcess):
+            return driver.cluster.speculate(choice)
+        case "lose shuffle blocks" if isinstance(driver, JobProcess):
+            return driver.cluster.lose_blocks(choice)
+        case "repeat a message" if isinstance(worker, WorkerProcess) and worker.said:
             worker.say_again(_recent(worker.said, choice))
-        case "repeat a word" if worker is not None and worker.told:
+        case "repeat a word" if isinstance(worker, WorkerProcess) and worker.told:
             link, word = _recent(worker.told, choice)
             worker.driver.do(lambda: link.say(word))
         case _:
@@ -173,7 +183,8 @@ def _to_the_rest(world: World, fault: PlannedFault) -> bool:
             "kill a worker" | "pause a worker" | "freeze a worker" | "kill the driver"
             | "pause the driver and start another" | "start a second attempt" | "end the Spark job"
             | "stop the job" | "cancel the job" | "ask for a checkpoint" | "repeat a message"
-            | "repeat a word" | "fail a source"
+            | "repeat a word" | "fail a source" | "start another driver" | "speculate an attempt"
+            | "lose shuffle blocks"
         ):  # fmt: skip
             return False
         case _:
@@ -192,6 +203,19 @@ def _recent(said: Sequence[T], choice: int) -> T:
 
 def _workers(world: World) -> list[WorkerProcess]:
     return [one for one in world.workers.values() if one.is_alive]
+
+
+def _victims(world: World) -> list[WorkerProcess | Executor]:
+    """Return the processes that run tasks."""
+    return [*_workers(world), *(one for one in world.executors if one.is_alive)]
+
+
+def _missed(worker: WorkerProcess | Executor) -> None:
+    """Spark takes a process for lost."""
+    if isinstance(worker, Executor):
+        worker.batches.lost(worker)
+    else:
+        worker.spark.exited(worker)
 
 
 def _channels(world: World) -> list[VirtualTransport]:

@@ -44,14 +44,15 @@ def credentials_of(options: Options) -> Credentials:
     return Credentials(
         b"s" * SECRET_BYTES,
         b"j" * JOB_BYTES,
-        _certificate() if options.is_encrypted else None,
+        certificate() if options.is_encrypted else None,
         options.heartbeat_timeout_ms,
         seals_frames=options.is_sealed and not options.is_encrypted,
     )
 
 
 @cache
-def _certificate() -> JobCertificate:
+def certificate() -> JobCertificate:
+    """Return a certificate."""
     # One for all worlds: it takes a few milliseconds to make, and nothing depends on what is in it.
     return make_certificate()
 

@@ -61,7 +61,7 @@ def _found(world: World, before: CheckpointId) -> str:
     newest = world.checkers.completed[-1:]
     if not running or not newest or newest[0].checkpoint_id <= before:
         return f"checkpoints: none is complete after {before}"
-    graph = world.graph_of(running[-1].number)
+    graph = running[-1].graph
     return stands_still(newest[0], graph, graph.parallelism, world.resource.committed)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from crosscut.contracts.engines import EngineName
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 
 FaultKind = Literal[
@@ -14,6 +15,9 @@ FaultKind = Literal[
     "pause a worker",
     "freeze a worker",
     "start a second attempt",
+    "speculate an attempt",
+    "lose shuffle blocks",
+    "start another driver",
     "end the Spark job",
     "kill the driver",
     "pause the driver and start another",
@@ -88,6 +92,13 @@ Moment = Literal[
     "driver.finish",
     "driver.found",
     "splits.assigned",
+    "batch.planned",
+    "batch.begin",
+    "batch.read",
+    "batch.staged",
+    "batch.returned",
+    "engine.stop",
+    "engine.switch",
 ]
 """Where a fault may wait for a process to come along: most are failpoints of the real thing, too."""
 
@@ -95,11 +106,27 @@ Size = Literal["any", "small"]
 """Of the worlds to draw. A small one is one worker with a chain of two tasks and a handful of records, with
 any protocol and at least one fault of any kind: the smallest that has everything that can be recovered."""
 
-FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+OF_BATCHES: tuple[FaultKind, ...] = ("speculate an attempt", "lose shuffle blocks", "start another driver")
+"""Faults only of worlds whose job runs in batches."""
+
+FAULT_KINDS: tuple[FaultKind, ...] = tuple(one for one in get_args(FaultKind) if one not in OF_BATCHES)
 FINDING: tuple[Moment, ...] = ("driver.found", "splits.assigned")
 """Passed only where splits are found while a job runs."""
 
-MOMENTS: tuple[Moment, ...] = tuple(one for one in get_args(Moment) if one not in FINDING)
+IN_BATCHES: tuple[Moment, ...] = (
+    "batch.planned",
+    "batch.begin",
+    "batch.read",
+    "batch.staged",
+    "batch.returned",
+    "engine.stop",
+    "engine.switch",
+)
+"""Passed only where a job runs in batches."""
+
+MOMENTS: tuple[Moment, ...] = tuple(
+    one for one in get_args(Moment) if one not in FINDING and one not in IN_BATCHES
+)
 PROTOCOLS: tuple[ProtocolKind, ...] = get_args(ProtocolKind)
 SIZES: tuple[Size, ...] = get_args(Size)
 
@@ -159,6 +186,16 @@ class Options:
         splits_every_ms: Splits come while the job runs, which looks for them so often; 0: all are there.
         hosts_crash: What kills a process takes its host down: writes that were not synced are forgotten.
         thresholds: Of `crosscut.testing.simulator.thresholds`: those that are small, and how small.
+        engine: Under "auto" the job goes from one engine to the other; see `crosscut.Auto`.
+        batch_parallelism: Of batches under "auto"; 0: that of the driver.
+        batch_records: Of all sources together, in one batch.
+        speculation: How often Spark makes a second attempt at a partition while the first one runs.
+        caught_up_at: See `EngineChoice`.
+        behind_at: Likewise.
+        behind_for_ms: Likewise.
+        look_ms: How often the driver looks how far behind the job is.
+        knows_lag: Whether sources know how many records wait.
+        empty_looks: For each source before it, a source finds nothing in so many looks for splits.
     """
 
     seed: int
@@ -205,6 +242,16 @@ class Options:
     held_back_ms: int = 1_000
     hosts_crash: bool = False
     thresholds: tuple[tuple[str, int], ...] = ()
+    engine: EngineName = "continuous"
+    batch_parallelism: int = 0
+    batch_records: int = 20
+    speculation: float = 0.0
+    caught_up_at: int = 5
+    behind_at: int = 10
+    behind_for_ms: int = 0
+    look_ms: int = 250
+    knows_lag: bool = False
+    empty_looks: int = 0
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})

@@ -63,7 +63,9 @@ class Promises:
             case MessageReceived(link, message):
                 self._note_message(link, message)
             case StopRequested() if before is Phase.RUNNING:
-                self._last_from = CheckpointId(self._triggered + 1)
+                # Between two batches nothing is read, so the newest one is the last.
+                is_batch = self._terms.checkpoints.are_batches and self._triggered
+                self._last_from = CheckpointId(self._triggered + (not is_batch))
             case CheckpointRequested(request) if before is not Phase.ENDED:
                 self._asked.add(request)
             case _:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from crosscut.graph.specs import JobGraph
 from crosscut.protocol.events import WorkersEnded
+from crosscut.worker.worker import WorkerPlan
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.driver import DriverProcess
@@ -14,11 +17,30 @@ if TYPE_CHECKING:
 
 
 class Spark:
-    """The Spark job with the workers of one driver."""
+    """The Spark job with the workers of one driver.
 
-    def __init__(self, world: World, driver: DriverProcess) -> None:
+    Args:
+        driver: Whose job it is.
+        plan: Returns what its workers know.
+        graph: Returns the graph for one more of them.
+        ended: Is told when Spark gives the job up.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        driver: DriverProcess,
+        parallelism: int,
+        plan: Callable[[], WorkerPlan],
+        graph: Callable[[], JobGraph],
+        ended: Callable[[WorkersEnded], None],
+    ) -> None:
         self._world = world
-        self._driver = driver
+        self.driver = driver
+        self.parallelism = parallelism
+        self.plan = plan
+        self.graph = graph
+        self._ended = ended
         self._is_submitted = False
         # Attempts that Spark believes to be alive, by worker index.
         self._known: dict[int, set[int]] = {}
@@ -28,7 +50,7 @@ class Spark:
     def submit(self) -> None:
         """Start one attempt for each worker."""
         self._is_submitted = True
-        parallelism = self._world.parallelism_of(self._driver.number)
+        parallelism = self.parallelism
         self._known = {index: set() for index in range(parallelism)}
         self._starting = dict.fromkeys(range(parallelism), 0)
         self._failures.clear()
@@ -70,7 +92,7 @@ class Spark:
         """Spark gives the whole job up; some attempts outlive it."""
         if self._is_submitted:
             self.stop()
-            self._driver.post(WorkersEnded(reason))
+            self._ended(WorkersEnded(reason))
 
     def stop(self) -> None:
         """The job is over: kill everybody, best effort."""
@@ -85,6 +107,6 @@ class Spark:
         if not self._is_submitted or not self._starting.get(index):
             return
         self._starting[index] -= 1
-        if self._driver.is_running:
-            worker = self._world.launch(self._driver, index)
+        if self.driver.is_running:
+            worker = self._world.launch(self, index)
             self._known[index].add(worker.attempt)

@@ -110,7 +110,7 @@ def _take_apart(world: World) -> None:
 
     The garbage collector would find it as well, and take twice as long.
     """
-    processes = (*world.drivers, *world.workers.values())
+    processes = world.processes
     runners = [runner for pool in world.pools.values() for runner in pool.runners]
     tasks = [runner.task for runner in runners]
     workers = [process.worker for process in world.workers.values() if process.worker is not None]

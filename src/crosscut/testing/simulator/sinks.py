@@ -50,16 +50,36 @@ class Resource:
         self.staged: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.committed: dict[str, tuple[SinkContext, list[Any]]] = {}
         self.aborted: set[str] = set()
+        # Staged by attempts at a task, of which there may be several.
+        self._of_attempts: set[str] = set()
+        self._attempt_count = 0
         self.commit_faults: deque[CommitFault] = deque()
         self.prepare_faults: deque[str] = deque()
         self._newest_epoch: dict[tuple[str, TaskId], Epoch] = {}
 
-    def stage(self, context: SinkContext, checkpoint_id: CheckpointId, records: list[Any]) -> str:
-        """Make a transaction durable; return its handle."""
+    def begin_attempt(self, context: SinkContext, handles: Sequence[str]) -> int:
+        """Return a number that no other attempt has, at any task."""
+        self._permit("begin an attempt", context.sink_uid)
+        hidden = [one for one in handles if one not in self.committed]
+        ensure(not hidden, f"I3: an attempt at {context.task} begins when {hidden} are not visible")
+        self._attempt_count += 1
+        return self._attempt_count
+
+    def stage(
+        self, context: SinkContext, checkpoint_id: CheckpointId, records: list[Any], attempt: int = 0
+    ) -> str:
+        """Make a transaction durable; return its handle.
+
+        Args:
+            attempt: The number of the attempt that stages it; 0: it is the only writer of its task.
+        """
         self._permit("stage", context.sink_uid)
         if self.prepare_faults:
             raise ConnectorError(self.prepare_faults.popleft())
-        handle = f"{context.sink_uid}/{context.task}/{context.epoch}/{checkpoint_id}"
+        of_attempt = f"/attempt-{attempt}" if attempt else ""
+        handle = f"{context.sink_uid}/{context.task}/{context.epoch}{of_attempt}/{checkpoint_id}"
+        if attempt:
+            self._of_attempts.add(handle)
         ensure(handle not in self.staged, f"transaction {handle} is prepared twice")
         self.staged[handle] = (context, records)
         return handle
@@ -77,6 +97,23 @@ class Resource:
                 continue
             is_restored = permit is not None and checkpoint_of(handle) <= permit.checkpoint_id
             if not self.is_together or not is_restored or context.task.index == 0:
+                del self.staged[handle]
+                self.aborted.add(handle)
+
+    def abort(self, context: SinkContext, handles: Sequence[str]) -> None:
+        """Remove what attempts have staged and nobody has taken."""
+        self._permit("abort", context.sink_uid)
+        for handle in handles:
+            ensure(handle not in self.committed, f"I1: {handle} is visible, and is to be removed")
+            if self.staged.pop(handle, None) is not None:
+                self.aborted.add(handle)
+
+    def sweep(self, context: SinkContext) -> None:
+        """Remove all that attempts at this task have staged in this epoch."""
+        self._permit("sweep", context.sink_uid)
+        mine = (context.sink_uid, context.task, context.epoch)
+        for handle, (owner, _) in list(self.staged.items()):
+            if (owner.sink_uid, owner.task, owner.epoch) == mine and handle in self._of_attempts:
                 del self.staged[handle]
                 self.aborted.add(handle)
 
@@ -131,6 +168,8 @@ class Resource:
             if (owner.sink_uid, owner.epoch) == (context.sink_uid, context.epoch)
             and checkpoint_of(handle) <= permit.checkpoint_id
             and handle not in handles
+            # Of several attempts one is taken.
+            and handle not in self._of_attempts
         ]
         ensure(not left, f"I3: {context.task} commits {handles} without {left}")
 
@@ -193,6 +232,7 @@ class StagingWriter(SinkWriter):
         self._context = context
         self._open: list[Any] = []
         self._is_closed = False
+        self._attempt = 0
         # The newest call of a method, and what it was.
         self._call: Call | None = None
         self._called = ""
@@ -214,7 +254,19 @@ class StagingWriter(SinkWriter):
     def prepare(self, transaction: Any) -> JSON:
         self._check("prepare")
         checkpoint_id, records = transaction
-        return self._resource.stage(self._context, checkpoint_id, records)
+        return self._resource.stage(self._context, checkpoint_id, records, self._attempt)
+
+    def begin_attempt(self, handles: Sequence[JSON]) -> None:
+        self._check("begin_attempt")
+        self._attempt = self._resource.begin_attempt(self._context, [str(one) for one in handles])
+
+    def abort(self, handles: Sequence[JSON]) -> None:
+        self._check("abort")
+        self._resource.abort(self._context, [str(one) for one in handles])
+
+    def sweep(self) -> None:
+        self._check("sweep")
+        self._resource.sweep(self._context)
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
         self._check("commit")

@@ -18,12 +18,14 @@ class ReplayedSource(Source):
 
     Attributes:
         stays_open: No split comes to its end.
+        knows_lag: Readers say how many records wait.
     """
 
     def __init__(self, records: Mapping[str, Sequence[Any]], duration_ms: int = 0) -> None:
         self.records = records
         self.fail_next = 0
         self.stays_open = False
+        self.knows_lag = False
         longest = max((len(one) for one in records.values()), default=0)
         self.wait_ms = duration_ms / longest if longest else 0.0
 
@@ -42,10 +44,19 @@ class GrowingSource(DynamicSource, ReplayedSource):
 
     Args:
         every_ms: How long the job waits before it looks again.
+        empty_looks: So many more looks find nothing at first.
     """
 
-    def __init__(self, records: Mapping[str, Sequence[Any]], duration_ms: int = 0, *, every_ms: int) -> None:
+    def __init__(
+        self,
+        records: Mapping[str, Sequence[Any]],
+        duration_ms: int = 0,
+        *,
+        every_ms: int,
+        empty_looks: int = 0,
+    ) -> None:
         ReplayedSource.__init__(self, records, duration_ms)
+        self._empty_looks = empty_looks
         self.discover_every = f"{every_ms}ms"
 
     def discover(self, known: JSON) -> Discovered:
@@ -56,7 +67,7 @@ class GrowingSource(DynamicSource, ReplayedSource):
         looks = known[1] if isinstance(known, list) else 0
         ensure(isinstance(looks, int), f"{known!r} is nothing that this source has known")
         to_come = self.to_come(known)
-        names = to_come[: int(str(looks)) % 3]
+        names = to_come[: max(0, int(str(looks)) - self._empty_looks) % 3]
         splits = [Split(name, 0, weight=len(self.records[name])) for name in names]
         left = len(to_come) - len(names)
         return Discovered(splits, [len(self.records) - left, int(str(looks)) + 1], is_last=not left)
@@ -68,12 +79,17 @@ class GrowingSource(DynamicSource, ReplayedSource):
 
 
 def source_double(
-    records: Mapping[str, Sequence[Any]], duration_ms: int, splits_every_ms: int, *, stays_open: bool
+    records: Mapping[str, Sequence[Any]],
+    duration_ms: int,
+    splits_every_ms: int,
+    *,
+    stays_open: bool,
+    empty_looks: int = 0,
 ) -> ReplayedSource:
     """Return a source of these splits, which come while the job runs if `splits_every_ms` is not 0."""
     found = ReplayedSource(records, duration_ms)
     if splits_every_ms:
-        found = GrowingSource(records, duration_ms, every_ms=splits_every_ms)
+        found = GrowingSource(records, duration_ms, every_ms=splits_every_ms, empty_looks=empty_looks)
     found.stays_open = stays_open
     return found
 
@@ -88,6 +104,10 @@ class _Reader(SplitReader):
     @property
     def position(self) -> JSON:
         return self._position
+
+    @property
+    def lag(self) -> int | None:
+        return len(self._records) - self._position if self._source.knows_lag else None
 
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:
         if self._source.fail_next:

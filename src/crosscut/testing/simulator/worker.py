@@ -47,7 +47,7 @@ from crosscut.worker.pool import TaskPool
 from crosscut.worker.worker import Surroundings, Worker, WorkerPlan
 
 if TYPE_CHECKING:
-    from crosscut.testing.simulator.driver import DriverProcess
+    from crosscut.testing.simulator.scheduler import Spark
     from crosscut.testing.simulator.world import World
 
 Word = (
@@ -161,12 +161,13 @@ class WorkerProcess(Process):
 
     may_raise = (WorkersError,)
 
-    def __init__(self, world: World, driver: DriverProcess, index: int, attempt: int) -> None:
+    def __init__(self, world: World, spark: Spark, index: int, attempt: int) -> None:
         super().__init__(world, f"worker {index} (attempt {attempt})", f"host-{attempt}")
         self.world = world
         self.index = index
         self.attempt = attempt
-        self.driver = driver
+        self.spark = spark
+        self.driver = spark.driver
         self.worker: WatchedWorker | None = None
         self.said: deque[WorkerMessage] = deque(maxlen=20)
         self.told: deque[tuple[Link, CoordinatorMessage]] = deque(maxlen=20)
@@ -179,7 +180,7 @@ class WorkerProcess(Process):
     async def _work(self) -> None:
         world = self.world
         ports = Surroundings(
-            world.graph_of_process(self.driver.number),
+            self.spark.graph(),
             world.store_of(self),
             Moments(world, self),
             self,
@@ -192,7 +193,7 @@ class WorkerProcess(Process):
             weighs_state=False,
             copies=HalfWay(world.clock),
         )
-        self.worker = WatchedWorker(self, world.plan(self.driver), ports)
+        self.worker = WatchedWorker(self, self.spark.plan(), ports)
         await self.worker.run()
 
     def idle(self) -> None:

@@ -15,6 +15,7 @@ from crosscut.foundation.ids import Epoch
 from crosscut.graph.specs import JobGraph
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.coordinator import CoordinatorSpec
+from crosscut.protocol.job.deaths import SPARK_TASK_DIED
 from crosscut.protocol.log.entries import SegmentOpened
 from crosscut.protocol.messages import SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
@@ -25,6 +26,7 @@ from crosscut.testing.simulator.checkers import Checkers
 from crosscut.testing.simulator.clock import Action, Clock
 from crosscut.testing.simulator.coverage import DropWatch
 from crosscut.testing.simulator.driver import DriverProcess
+from crosscut.testing.simulator.executor import Executor
 from crosscut.testing.simulator.faults import suffer
 from crosscut.testing.simulator.files import WatchedFiles
 from crosscut.testing.simulator.history import LogHistory
@@ -36,16 +38,19 @@ from crosscut.testing.simulator.job import (
     terms_of,
     with_faults,
 )
+from crosscut.testing.simulator.job_process import JobProcess
 from crosscut.testing.simulator.loop import Killed, run_in
 from crosscut.testing.simulator.moving import keep_open_until_all_moves
 from crosscut.testing.simulator.network import Network
 from crosscut.testing.simulator.options import FaultKind, Moment, Options, PlannedFault
 from crosscut.testing.simulator.outside import Outside
 from crosscut.testing.simulator.processes import Process
+from crosscut.testing.simulator.scheduler import Spark
 from crosscut.testing.simulator.simulated_job import SimulatedJob
 from crosscut.testing.simulator.sinks import Resource, StagingWriter, watch_calls
 from crosscut.testing.simulator.thresholds import lowered
 from crosscut.testing.simulator.violation import ensure, violate
+from crosscut.testing.simulator.virtual_batches import VirtualBatches
 from crosscut.testing.simulator.wiretap import Wiretap
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.worker.pool import TaskPool
@@ -63,6 +68,8 @@ WHOLE = 0.9
 EVENTS_MAX = 400_000
 STEPS_SHOWN = 60
 ZOMBIES_US = 4_000_000
+OUTPUT_THREADS = "crosscut-output "
+"""Begins the names of threads in which the driver of batches calls sinks."""
 LATE_ANSWER_US = 20_000
 """A driver may take so long to act on what a fault has answered it, also when the faults have stopped."""
 SLOW_SINK_FACTOR = 100
@@ -80,6 +87,8 @@ EXPECTED_FAILURES = frozenset(
     }
 )
 """What a task may fail with, besides user code. Anything else is a bug of ours."""
+BATCH_FAILURES = frozenset({"BatchTorn", "SparkJobEnded", SPARK_TASK_DIED, "WorkerLost"})
+"""The same of a batch, which Spark runs."""
 
 
 class World:
@@ -116,7 +125,7 @@ class World:
         self._is_comparable = job.is_comparable
         self.graph = with_faults(job.graph, self._is_fault_due)
         self._copy = job.copy
-        self._graphs: dict[int, JobGraph] = {}
+        self._graphs: dict[tuple[int, int], JobGraph] = {}
         self._may_rescale = job.may_rescale
         self.sources = job.sources
         self._history = LogHistory()
@@ -152,6 +161,7 @@ class World:
         self.has_finished = False
         self.workers: dict[int, WorkerProcess] = {}
         self.drivers: list[DriverProcess] = []
+        self.executors: list[Executor] = []
         self._late_risers: list[DriverProcess] = []
         # Faults that wait for a process to come along, with how often it still has to.
         self.pools: dict[int, TaskPool] = {}
@@ -162,6 +172,11 @@ class World:
         for fault in options.faults:
             self.clock.after(fault.at_ms * 1_000, lambda one=fault: self._due(one))  # type: ignore[misc]
         self.new_driver()
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """All that ever were."""
+        return (*self.drivers, *self.workers.values(), *self.executors)
 
     @property
     def is_comparable(self) -> bool:
@@ -184,7 +199,8 @@ class World:
 
     def turn_us(self, process: Process) -> int:
         """Return how long a process takes until it gets to what is ready."""
-        is_worker = type(process) is WorkerProcess
+        kind = type(process)
+        is_worker = kind is WorkerProcess or kind is Executor
         turn_us = 1 + int(self._draw() * (self._step_us if is_worker else DRIVER_US))
         if is_worker and self.slow_sink_until_us > self.clock.now_us:
             return SLOW_SINK_FACTOR * turn_us
@@ -223,19 +239,24 @@ class World:
 
     # Processes.
 
-    def graph_of_process(self, driver: int) -> JobGraph:
-        """Return the graph for one more worker of a driver; each driver has run a program of its own."""
-        if self._copy is None:
-            return self.graph_of(driver)
-        graph = with_faults(self._copy(), self._is_fault_due)
-        return rewritten(replace(graph, parallelism=self.parallelism_of(driver)), driver - 1)
+    def graph_of_process(self, driver: int, parallelism: int = 0) -> JobGraph:
+        """Return the graph for one more worker of a driver; each driver has run a program of its own.
 
-    def graph_of(self, driver: int) -> JobGraph:
-        """Return the graph as one driver has it."""
-        found = self._graphs.get(driver)
+        Args:
+            parallelism: 0: that of the driver.
+        """
+        if self._copy is None:
+            return self.graph_of(driver, parallelism)
+        graph = with_faults(self._copy(), self._is_fault_due)
+        return rewritten(replace(graph, parallelism=parallelism or self.parallelism_of(driver)), driver - 1)
+
+    def graph_of(self, driver: int, parallelism: int = 0) -> JobGraph:
+        """Return the graph as one driver has it; `parallelism` as in `graph_of_process`."""
+        parallelism = parallelism or self.parallelism_of(driver)
+        found = self._graphs.get((driver, parallelism))
         if found is None:
-            graph = replace(self.graph, parallelism=self.parallelism_of(driver))
-            found = self._graphs[driver] = rewritten(graph, driver - 1)
+            graph = replace(self.graph, parallelism=parallelism)
+            found = self._graphs[driver, parallelism] = rewritten(graph, driver - 1)
         return found
 
     def parallelism_of(self, driver: int) -> int:
@@ -263,12 +284,19 @@ class World:
         """Return the splits of every source task, for one driver."""
         return assignments_of(replace(self.graph, parallelism=self.parallelism_of(driver)))
 
-    def launch(self, driver: DriverProcess, index: int) -> WorkerProcess:
+    def launch(self, spark: Spark, index: int) -> WorkerProcess:
         """Start a worker process."""
         attempt = len(self.workers) + 1
-        worker = self.workers[attempt] = WorkerProcess(self, driver, index, attempt)
-        self.note(f"{worker.name} starts for {driver.name}")
+        worker = self.workers[attempt] = WorkerProcess(self, spark, index, attempt)
+        self.note(f"{worker.name} starts for {spark.driver.name}")
         return worker
+
+    def start_executor(self, batches: VirtualBatches) -> Executor:
+        """Start a process for attempts at partitions of batches."""
+        executor = Executor(self, batches, len(self.executors) + 1)
+        self.executors.append(executor)
+        self.note(f"{executor.name} starts for {batches.driver.name}")
+        return executor
 
     def new_driver(self) -> None:
         """Start a driver, whoever else there is."""
@@ -276,10 +304,11 @@ class World:
         self.note(f"driver {number} starts")
         if any(one.is_running for one in self.drivers):
             self.seen["two drivers at once"] += 1
-        self.drivers.append(DriverProcess(self, number))
+        kind = DriverProcess if self.options.engine == "continuous" else JobProcess
+        self.drivers.append(kind(self, number))
 
-    def job_ended(self, driver: DriverProcess, end: EndJob) -> None:
-        """A driver says how the job has ended."""
+    def job_ended(self, driver: DriverProcess, end: EndJob, at_us: int | None = None) -> None:
+        """A driver says how the job has ended; `at_us`: when that was decided, if not now."""
         self.seen[f"job {end.outcome}"] += 1
         is_owner = driver.driver is not None and driver.driver.epoch == self.checkers.epoch
         if end.outcome == "finished":
@@ -300,7 +329,8 @@ class World:
             if is_owner and self.files.damaged and end.cause is not None and "damaged" in end.cause.message:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
-            is_late = self.clock.now_us < self._calm_from_us + LATE_ANSWER_US or driver in self._late_risers
+            decided_us = self.clock.now_us if at_us is None else at_us
+            is_late = decided_us < self._calm_from_us + LATE_ANSWER_US or driver in self._late_risers
             is_expected = not self.is_calm or not is_owner or self.has_finished or is_late
             ensure(is_expected, f"I10: without faults, the job fails: {told_cause(end.cause)}")
         self._driver_gone()
@@ -314,6 +344,10 @@ class World:
 
         self.clock.after(1_000 + self.below(100_000), start)
 
+    def draw_bytes(self, count: int) -> bytes:
+        """Return random bytes."""
+        return self.dice.randbytes(count)
+
     # As processes see it.
 
     def now(self) -> datetime:
@@ -322,7 +356,8 @@ class World:
 
     def call(self, process: Process, work: Action, name: str) -> None:
         """Do `work`, some time, in a thread of `process`."""
-        self.outside.call("sink" if StagingWriter.__name__ in name else "store", process, work)
+        is_sink = StagingWriter.__name__ in name or name.startswith(OUTPUT_THREADS)
+        self.outside.call("sink" if is_sink else "store", process, work)
 
     def exited(self, process: Process, error: BaseException | None) -> None:
         """The main coroutine of a process has come to its end, by itself."""
@@ -337,9 +372,14 @@ class World:
         if not (self.has_finished and process.has_exited):
             self._untidy_epoch = self.checkers.epoch
         if isinstance(process, WorkerProcess):
-            process.driver.spark.exited(process)
-        elif isinstance(process, DriverProcess) and process.end is None:
-            self._driver_gone()
+            process.spark.exited(process)
+        elif isinstance(process, Executor):
+            process.batches.lost(process)
+        elif isinstance(process, DriverProcess):
+            if isinstance(process, JobProcess):
+                process.cluster.driver_gone()
+            if process.end is None:
+                self._driver_gone()
 
     def reported(self, process: Process, message: str, error: BaseException | None) -> None:
         """The loop of a process reports something that nobody has caught."""
@@ -352,6 +392,8 @@ class World:
         cause = message.cause
         self.seen[f"task failed: {cause.kind}"] += 1
         is_expected = bool(cause.operator) or cause.kind in EXPECTED_FAILURES
+        if self.options.engine != "continuous":
+            is_expected = is_expected or cause.kind in BATCH_FAILURES
         ensure(
             is_expected, f"task {message.task} fails with {cause.kind}: {cause.message}\n{cause.traceback}"
         )
@@ -417,15 +459,24 @@ class World:
         if self.seen["ended loudly after a broken promise"]:
             return
         ensure(output == self.resource.committed, "I7: the output changed after the job finished")
-        self.checkers.check_end()
-        if self._untidy_epoch < self.checkers.epoch and not any(self.seen[f"fault: {one}"] for one in UNTIDY):
+        self.checkers.check_end(is_tidy=self._is_tidy)
+        if (
+            self._is_tidy
+            and self._untidy_epoch < self.checkers.epoch
+            and not any(self.seen[f"fault: {one}"] for one in UNTIDY)
+        ):
             self.seen["found tidy"] += 1
             self.checkers.check_tidy(self.files.parts)
+
+    @property
+    def _is_tidy(self) -> bool:
+        """Whether nothing may be left over: attempts that nobody waits for any more outlive their batch."""
+        return self.options.engine == "continuous"
 
     def close(self) -> None:
         """The world is over: the operating system closes what processes leave open."""
         self.is_over = True
-        for process in (*self.drivers, *self.workers.values()):
+        for process in self.processes:
             if isinstance(process, WorkerProcess) and process.worker is not None:
                 for reason, count in process.worker.obedience.dropped.items():
                     self.seen[f"drop: {reason}"] += count
@@ -476,7 +527,7 @@ class World:
             source.fail_next = 0
         # What a fault has answered them they hear only now.
         self._late_risers = [one for one in self.drivers if one.is_paused]
-        for process in (*self.drivers, *self.workers.values()):
+        for process in self.processes:
             process.dies_after = None
             if process.is_paused:
                 process.resume()

@@ -1,0 +1,279 @@
+"""The simulator finds each bug that is planted into the micro-batch engine and the switch of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from tests.proof.worlds.batches import batch_options
+from tests.proof.worlds.shrinking import live
+from tests.simulation.planted import must_break
+
+from crosscut.contracts.connectors import JSON
+from crosscut.foundation.ids import CheckpointId
+from crosscut.microbatch import driver_workers
+from crosscut.microbatch.shuffle import ShuffleBlock, ShuffleInput
+from crosscut.microbatch.state_cache import StateCache
+from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.operators.watermarks import CombinedWatermark
+from crosscut.protocol.job.job_run import JobRun
+from crosscut.protocol.microbatch import batches, effects
+from crosscut.protocol.microbatch.attempts import Attempt, Partition
+from crosscut.protocol.microbatch.batches import Batches
+from crosscut.protocol.microbatch.events import BatchEvent, OutputCommitted
+from crosscut.protocol.splits import rescaling
+from crosscut.task.chain import Chain
+from crosscut.testing.simulator.options import FaultKind, Options
+from crosscut.worker.local_state_cache import LocalStateCache
+
+SEEDS_MAX = 150
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Where a bug is looked for.
+
+    Attributes:
+        breaks: The invariant.
+        options: Of the worlds, by seed.
+    """
+
+    breaks: str
+    options: Callable[[int], Options]
+
+
+def any_world(seed: int) -> Options:
+    return batch_options(seed)
+
+
+def with_drivers_killed(seed: int) -> Options:
+    """Batches at another parallelism after each death of the driver."""
+    options = batch_options(seed, ("micro-batch",), kinds=("kill the driver",))
+    return replace(options, rescaled_to=(1 + seed % 3, 3), interval_ms=10)
+
+
+def with_attempts_doubled(seed: int) -> Options:
+    kinds: tuple[FaultKind, ...] = ("lose shuffle blocks", "speculate an attempt", "kill a worker")
+    return replace(batch_options(seed, ("micro-batch",), kinds=kinds), speculation=0.4, interval_ms=10)
+
+
+def between_engines(seed: int) -> Options:
+    """Much is on its way in an unaligned checkpoint when batches follow, at another parallelism."""
+    options = batch_options(seed, ("auto",), kinds=("slow channel",))
+    return replace(
+        options,
+        flow="",
+        graph="detours",
+        snapshots="unaligned",
+        parallelism=2,
+        splits_per_task=2,
+        record_count=25,
+        source_ms=20,
+        rescaled_to=(),
+        splits_every_ms=0,
+        batch_parallelism=3,
+        batch_records=12,
+        knows_lag=True,
+        interval_ms=10,
+        channel_bytes=50,
+        latency_us=1_000,
+        store_us=200,
+        caught_up_at=1_000,
+        behind_at=1,
+        behind_for_ms=0,
+        look_ms=5,
+    )
+
+
+def with_splits_that_come(seed: int) -> Options:
+    """A join of two sources without a split at first, of which one finds its first split later."""
+    flow = (
+        "timed_source 20,20,20 0; timed_source 20,20,20 0; key_by 0 one 1; key_by 1 one 1; "
+        "join 2 3 window outer 20; sink 4"
+    )
+    options = batch_options(seed, ("micro-batch",), kinds=("kill the driver",))
+    return replace(
+        options,
+        flow=flow,
+        splits_every_ms=40,
+        empty_looks=10,
+        interval_ms=5,
+        batch_records=100,
+        knows_lag=True,
+    )
+
+
+# Rescaling: item 3 of "Mended again".
+
+
+def what_has_ended_is_told_by_key_group(patch: pytest.MonkeyPatch) -> None:
+    plain_said, plain_end = rescaling._said, Chain.end
+
+    def by_key_group(*arguments: Any, **_: bool) -> tuple[bool, JSON]:
+        return plain_said(*arguments, is_keyed=True, is_dealt=False)
+
+    def keeps_held(self: Chain, *, is_said: bool = False) -> Iterator[None]:
+        return iter(()) if is_said else plain_end(self)
+
+    patch.setattr(rescaling, "_said", by_key_group)
+    patch.setattr(Chain, "end", keeps_held)
+
+
+# Event time: item 17.
+
+
+def a_source_without_a_split_holds_no_watermark(patch: pytest.MonkeyPatch) -> None:
+    plain = AssignTimestamps.begin
+
+    def begin(self: AssignTimestamps, splits: Iterable[str], saved: JSON, *, is_open: bool = False) -> None:
+        plain(self, splits, saved, is_open=is_open)
+        if self._awaits_first:
+            self._awaits_first = False
+            self._combined = CombinedWatermark({}, self._combined.watermark, is_open=True)
+            self._add_news(self._combined._news())
+
+    patch.setattr(AssignTimestamps, "begin", begin)
+
+
+# Order: item 18.
+
+
+def a_batch_reads_beside_what_was_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(driver_workers, "records_of_batch", lambda records_max, snapshots, **_: records_max)
+
+
+# Batches.
+
+
+def attempts_are_taken_that_have_read_others(patch: pytest.MonkeyPatch) -> None:
+    def chosen(last: Mapping[int, tuple[Attempt, ...]], stages: int, parallelism: int) -> tuple[Attempt, ...]:
+        found = {one.partition: one for brought in last.values() for one in brought}
+        return tuple(
+            found[Partition(stage, index)] for stage in range(stages) for index in range(parallelism)
+        )
+
+    patch.setattr(batches, "chosen", chosen)
+
+
+def what_was_run_is_taken_as_complete(patch: pytest.MonkeyPatch) -> None:
+    plain = Batches._returned
+
+    def returned(self: Batches, event: Any) -> list[effects.BatchEffect]:
+        found = plain(self, event)
+        is_new = any(isinstance(one, effects.AcknowledgeBatch) for one in found)
+        return [*found, *self._completed(event.checkpoint_id)] if is_new else found
+
+    patch.setattr(Batches, "_returned", returned)
+
+
+def what_was_taken_is_removed_with_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    plain = Batches._halted
+
+    def halted(self: Batches) -> list[effects.BatchEffect]:
+        batch = self._batch
+        taken = list(batch.taken) if batch is not None else []
+        found = plain(self)
+        return [*self._abort(batch.checkpoint_id, taken), *found] if batch is not None and taken else found
+
+    patch.setattr(Batches, "_halted", halted)
+
+
+def the_next_batch_does_not_wait_for_the_commit(patch: pytest.MonkeyPatch) -> None:
+    plain = Batches._begin
+
+    def begin(self: Batches) -> list[effects.BatchEffect]:
+        committing, self._committing = self._committing, None
+        found = plain(self)
+        self._committing = committing
+        return found
+
+    patch.setattr(Batches, "_begin", begin)
+
+
+def a_state_is_used_whatever_checkpoint_it_is_of(patch: pytest.MonkeyPatch) -> None:
+    def at_hand(self: StateCache, *_: object) -> LocalStateCache:
+        return self._at_hand
+
+    patch.setattr(StateCache, "at_hand", at_hand)
+    patch.setattr(StateCache, "spoil", lambda self, tasks: None)
+
+
+def the_end_of_a_commit_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    plain = Batches.handle
+
+    def handle(self: Batches, event: BatchEvent) -> list[effects.BatchEffect]:
+        is_third = isinstance(event, OutputCommitted) and event.checkpoint_id == CheckpointId(3)
+        return [] if is_third else plain(self, event)
+
+    patch.setattr(Batches, "handle", handle)
+
+
+def a_failed_attempt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Its batch has run, and nobody says that it will never be complete."""
+    patch.setattr(Batches, "_ended", lambda self, event: [])
+
+
+def blocks_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
+    def put(self: ShuffleInput, block: ShuffleBlock) -> Iterator[ShuffleBlock]:
+        sender = block.partition.index
+        self._names.setdefault(sender, block.name)
+        if block.is_last:
+            self._ended.add(sender)
+        yield block
+
+    patch.setattr(ShuffleInput, "put", put)
+
+
+# The switch.
+
+
+def the_newest_batch_is_not_what_the_next_one_begins_with(patch: pytest.MonkeyPatch) -> None:
+    plain = driver_workers.BatchWorkers._complete
+
+    def complete(self: driver_workers.BatchWorkers, effect: effects.CommitBatch) -> None:
+        before = self._base
+        plain(self, effect)
+        if effect.checkpoint_id % 3 == 0:
+            self._base = tuple(replace(one, restore=effect.checkpoint_id) for one in before)
+
+    patch.setattr(driver_workers.BatchWorkers, "_complete", complete)
+
+
+def the_engine_that_is_to_follow_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    plain = JobRun._engine_ended
+
+    def ended(self: JobRun, end: Any) -> Any:
+        found = plain(self, end)
+        if self._following is not None:
+            # Closed is told as for the last one: the job waits for ever.
+            return [one for one in found if type(one).__name__ != "CloseEngine"]
+        return found
+
+    patch.setattr(JobRun, "_engine_ended", ended)
+
+
+PLANTED: dict[Plant, Worlds] = {
+    what_has_ended_is_told_by_key_group: Worlds("I1", with_drivers_killed),
+    a_source_without_a_split_holds_no_watermark: Worlds("I1|I14", with_splits_that_come),
+    a_batch_reads_beside_what_was_on_its_way: Worlds("I5", between_engines),
+    attempts_are_taken_that_have_read_others: Worlds("I1|I2", with_attempts_doubled),
+    what_was_run_is_taken_as_complete: Worlds("I3", any_world),
+    what_was_taken_is_removed_with_its_epoch: Worlds("I1|I8|I9", any_world),
+    the_next_batch_does_not_wait_for_the_commit: Worlds("I3", any_world),
+    a_state_is_used_whatever_checkpoint_it_is_of: Worlds("I1|I2|I4", with_attempts_doubled),
+    the_end_of_a_commit_is_not_told: Worlds("I10", any_world),
+    a_failed_attempt_is_forgotten: Worlds("I10", with_attempts_doubled),
+    blocks_are_taken_as_they_come: Worlds("I5", any_world),
+    the_newest_batch_is_not_what_the_next_one_begins_with: Worlds("I2", any_world),
+    the_engine_that_is_to_follow_is_forgotten: Worlds("I10", between_engines),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda one: one.__name__)
+def test_a_bug_that_is_planted_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    worlds = PLANTED[plant]
+    must_break(worlds.breaks, (live(worlds.options(seed)).failure for seed in range(SEEDS_MAX)))
