@@ -15,8 +15,10 @@ import crosscut as cc
 from crosscut.driver.job_spec import assignments
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.graph.channels import depths_of
 from crosscut.graph.identity import identity_of
 from crosscut.microbatch import driver_workers as workers
+from crosscut.microbatch import stage
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.microbatch.reading import records_of_batch
@@ -114,8 +116,9 @@ def test_what_was_on_its_way_comes_before_anything_new(tmp_path: Path, seed: int
 def test_a_batch_that_reads_beside_what_was_on_its_way_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug."""
+    """A planted bug: nor does it take older generations first, which would put this right."""
     monkeypatch.setattr(workers, "records_of_batch", lambda records_max, snapshots, **_: records_max)
+    monkeypatch.setattr(stage, "depths_of", lambda graph: dict.fromkeys(depths_of(graph), 0))
     seen = [order_seen(tmp_path / str(seed), seed) for seed in range(3)]
     assert any(one != IN_ORDER for one in seen)
     assert all(list(map(sorted, one)) == IN_ORDER for one in seen), "none is lost"

@@ -18,7 +18,7 @@ from crosscut.contracts.connectors import JSON, Source, Split
 from crosscut.errors import InternalError
 from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.foundation.keys import KeyRouter
-from crosscut.graph.channels import outputs_of
+from crosscut.graph.channels import depths_of, outputs_of
 from crosscut.graph.combining import combined
 from crosscut.graph.specs import JobGraph
 from crosscut.host.alarms import LoopAlarm, NewAlarm
@@ -44,7 +44,7 @@ from crosscut.protocol.messages import (
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.retry_policy import dead
 from crosscut.protocol.snapshots import Part, TaskSnapshot
-from crosscut.task.items import Barrier, EndOfInput, Item
+from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item
 from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.batches import decode_batch
 from crosscut.wire.frames import FrameType, Payload, decode_barrier
@@ -304,6 +304,7 @@ class StageAttempt:
             self._failpoints,
             self._began,
             is_attempt=True,
+            depths=depths_of(graph),
             new_splits=self._bounded,
         )
         pool.connect(
@@ -389,6 +390,8 @@ class StageAttempt:
         match kind:
             case FrameType.BATCH:
                 item: Item = decode_batch(payload)
+            case FrameType.BARRIER if _is_mark(payload):
+                item = REPLAYED
             case FrameType.BARRIER:
                 if decode_barrier(payload) != self._order.checkpoint_id:
                     raise InternalError(f"{channel} has brought another barrier than that of this batch")
@@ -459,5 +462,10 @@ class _Post:
             raise InternalError(
                 f"{self._channel} has sent a {kind.name} frame after the barrier of its batch"
             )
-        self._is_over = kind is FrameType.BARRIER
+        self._is_over = kind is FrameType.BARRIER and not _is_mark(payload)
         self._outbox.post((self._channel, kind, payload))
+
+
+def _is_mark(payload: Payload) -> bool:
+    """Whether a barrier frame is a mark of channel records: it ends a generation of them."""
+    return decode_barrier(payload) == REPLAYED.checkpoint_id

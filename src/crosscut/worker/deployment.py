@@ -107,6 +107,7 @@ async def build_tasks(
     began: Callable[[TaskId], None] = lambda task: None,
     *,
     is_attempt: bool = False,
+    depths: Mapping[VertexId, int] | None = None,
     new_splits: NewSplits = SplitQueue,
 ) -> None:
     """Build this worker's tasks into `pool`, restored, their replayed commits done.
@@ -114,6 +115,7 @@ async def build_tasks(
     Args:
         began: Called before each task, which is the one to blame if this raises.
         is_attempt: This is one attempt of several at a part of a batch: nothing is committed here.
+        depths: See `depths_of`; None: `graph` is whole, and has them.
         new_splits: Makes the input of a source task.
 
     Raises:
@@ -126,8 +128,8 @@ async def build_tasks(
         group = key_group(key, graph.max_parallelism)
         return owner_of_group(group, graph.max_parallelism, graph.parallelism)
 
-    # A batch has parts of a graph, and never reads anything new beside channel records.
-    depths = depths_of(graph) if deploy.rescaled_from and not is_attempt else {}
+    if depths is None:
+        depths = depths_of(graph)
     owns = OwnedKeys(groups_of_task(worker, graph.max_parallelism, graph.parallelism), graph.max_parallelism)
     for vertex in graph.vertices:
         task_id = TaskId(VertexId(vertex.vertex_id), worker)
@@ -219,12 +221,8 @@ async def build_tasks(
                 unsent += await pool.in_thread(_put_back, part, read_part, queues)
         replay = None
         if deploy.rescaled_from:
-            senders = {
-                channel: depths[channel.source.vertex]
-                for channel in inputs
-                if channel not in closing and not is_attempt
-            }
-            replay = ReplayOrder(sections, depths.get(task_id.vertex, 0), senders)
+            senders = {channel: depths[channel.source.vertex] for channel in inputs if channel not in closing}
+            replay = ReplayOrder(sections, depths[task_id.vertex], senders)
         task = Task(
             TaskPlan(
                 task_id=task_id,
