@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,10 @@ from tests.simulation.planted import must_break
 
 from crosscut.contracts.connectors import JSON
 from crosscut.foundation.ids import CheckpointId
-from crosscut.microbatch import driver_workers
+from crosscut.graph.channels import depths_of
+from crosscut.microbatch import driver_workers, stage
 from crosscut.microbatch.shuffle import ShuffleBlock, ShuffleInput
 from crosscut.microbatch.state_cache import StateCache
-from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.job.job_run import JobRun
 from crosscut.protocol.microbatch import batches, effects
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
@@ -88,22 +87,10 @@ def between_engines(seed: int) -> Options:
     )
 
 
-def with_splits_that_come(seed: int) -> Options:
-    """A join of two sources without a split at first, of which one finds its first split later."""
-    flow = (
-        "timed_source 20,20,20 0; timed_source 20,20,20 0; key_by 0 one 1; key_by 1 one 1; "
-        "join 2 3 window outer 20; sink 4"
-    )
-    options = batch_options(seed, ("micro-batch",), kinds=("kill the driver",))
-    return replace(
-        options,
-        flow=flow,
-        splits_every_ms=40,
-        empty_looks=10,
-        interval_ms=5,
-        batch_records=100,
-        knows_lag=True,
-    )
+def in_small_blocks(seed: int) -> Options:
+    """Records of a key in many shuffle blocks, whose order can be seen in the output."""
+    small = (("bytes of a shuffle block", 1),)
+    return replace(between_engines(seed), engine="micro-batch", batch_records=40, thresholds=small)
 
 
 # Rescaling: item 3 of "Mended again".
@@ -122,27 +109,11 @@ def what_has_ended_is_told_by_key_group(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Chain, "end", keeps_held)
 
 
-# Event time: item 17.
-
-
-def a_source_without_a_split_holds_no_watermark(patch: pytest.MonkeyPatch) -> None:
-    plain = AssignTimestamps.begin
-
-    def begin(self: AssignTimestamps, splits: Iterable[str], saved: JSON, *, is_open: bool = False) -> None:
-        plain(self, splits, saved, is_open=is_open)
-        if self._awaits_first:
-            self._awaits_first = False
-            self._combined = CombinedWatermark({}, self._combined.watermark, is_open=True)
-            self._add_news(self._combined._news())
-
-    patch.setattr(AssignTimestamps, "begin", begin)
-
-
 # Order: item 18.
 
 
-def a_batch_reads_beside_what_was_on_its_way(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(driver_workers, "records_of_batch", lambda records_max, snapshots, **_: records_max)
+def a_batch_takes_what_was_on_its_way_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stage, "depths_of", lambda graph: dict.fromkeys(depths_of(graph), 0))
 
 
 # Batches.
@@ -257,8 +228,7 @@ def the_engine_that_is_to_follow_is_forgotten(patch: pytest.MonkeyPatch) -> None
 
 PLANTED: dict[Plant, Worlds] = {
     what_has_ended_is_told_by_key_group: Worlds("I1", with_drivers_killed),
-    a_source_without_a_split_holds_no_watermark: Worlds("I1|I14", with_splits_that_come),
-    a_batch_reads_beside_what_was_on_its_way: Worlds("I5", between_engines),
+    a_batch_takes_what_was_on_its_way_in_any_order: Worlds("I5", between_engines),
     attempts_are_taken_that_have_read_others: Worlds("I1|I2", with_attempts_doubled),
     what_was_run_is_taken_as_complete: Worlds("I3", any_world),
     what_was_taken_is_removed_with_its_epoch: Worlds("I1|I8|I9", any_world),
@@ -266,7 +236,7 @@ PLANTED: dict[Plant, Worlds] = {
     a_state_is_used_whatever_checkpoint_it_is_of: Worlds("I1|I2|I4", with_attempts_doubled),
     the_end_of_a_commit_is_not_told: Worlds("I10", any_world),
     a_failed_attempt_is_forgotten: Worlds("I10", with_attempts_doubled),
-    blocks_are_taken_as_they_come: Worlds("I5", any_world),
+    blocks_are_taken_as_they_come: Worlds("I5", in_small_blocks),
     the_newest_batch_is_not_what_the_next_one_begins_with: Worlds("I2", any_world),
     the_engine_that_is_to_follow_is_forgotten: Worlds("I10", between_engines),
 }

@@ -33,6 +33,7 @@ THRESHOLDS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "bytes of a spilled segment": (("task.inputs",), "SEGMENT_BYTES", (1, 200)),
     "entries in a row that are differences": (("protocol.log.writer",), "DIFFERENCES_MAX", (0, 1, 3)),
     "bytes that are joined before they are sent": (("net.connections",), "_JOINED_BYTES_MAX", (0, 40)),
+    "bytes of a shuffle block": (("microbatch.shuffle",), "SHUFFLE_BLOCK_BYTES", (1, 100)),
 }
 """By what a threshold bounds: the modules that have it, its name there, and the values of worlds."""
 
