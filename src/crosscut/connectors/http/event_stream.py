@@ -38,7 +38,10 @@ class EventParser:
     def __init__(self, last_id: str = "") -> None:
         self.retry_ms: int | None = None
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        # A line that has not ended, in pieces: joined with each that comes, a long one would take for ever.
+        self._line: list[str] = []
+        self._line_size = 0
+        self._held = ""
         self._is_begin = True
         self._id = last_id
         self._data: list[str] = []
@@ -51,16 +54,20 @@ class EventParser:
         Raises:
             ConnectorError: An event is larger than 16 MiB.
         """
-        text = self._rest + self._decoder.decode(data)
+        text = self._held + self._decoder.decode(data)
         if self._is_begin and text:
             self._is_begin = False
             text = text.removeprefix("\ufeff")
         # The newline that belongs to a carriage return may be in the next piece.
-        held = "\r" if text.endswith("\r") else ""
-        lines = text.removesuffix(held).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._rest = lines.pop() + held
-        events = [event for line in lines if (event := self._take(line)) is not None]
-        if self._size + len(self._rest) > EVENT_BYTES_MAX:
+        self._held = "\r" if text.endswith("\r") else ""
+        *ended, rest = text.removesuffix(self._held).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if ended:
+            ended[0] = "".join((*self._line, ended[0]))
+            self._line, self._line_size = [], 0
+        self._line.append(rest)
+        self._line_size += len(rest)
+        events = [event for line in ended if (event := self._take(line)) is not None]
+        if self._size + self._line_size > EVENT_BYTES_MAX:
             raise ConnectorError(f"an event of a stream is larger than {EVENT_BYTES_MAX} bytes")
         return events
 
