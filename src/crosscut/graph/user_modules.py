@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -15,6 +15,9 @@ from crosscut.foundation.user_files import installed_roots, is_user_file
 
 _EVERYWHERE = ("crosscut", "pyspark", "py4j", "cloudpickle")
 """Every worker has these, wherever they are: a Spark distribution keeps pyspark outside site-packages."""
+
+_SOURCES_MAX = 1_000
+"""Of so many sources it is remembered what they import and define: each start of a flow asks, some twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +85,25 @@ def is_stale(module: ModuleType, shipped: ShippedModule) -> bool:
 
     Equal code objects have equal lines, so a traceback in a worker shows what has run.
     """
-    try:
-        found = compile(shipped.source, shipped.origin or "<namespace>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return True
-    written: dict[str, list[CodeType]] = {}
-    for code in _codes(found):
-        written.setdefault(code.co_qualname, []).append(code)
-    return any(
+    written = _written(shipped.source, shipped.origin)
+    return written is None or any(
         code not in written.get(code.co_qualname, ())
         for code in _loaded(module)
         if code.co_filename == shipped.origin and "<locals>" not in code.co_qualname
     )
+
+
+@lru_cache(_SOURCES_MAX)
+def _written(source: str, origin: str) -> dict[str, list[CodeType]] | None:
+    """Return the code that a source defines, by qualified name; None if it is no Python."""
+    try:
+        found = compile(source, origin or "<namespace>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return None
+    written: dict[str, list[CodeType]] = {}
+    for code in _codes(found):
+        written.setdefault(code.co_qualname, []).append(code)
+    return written
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -170,15 +180,17 @@ def _package_of(module: ShippedModule) -> str:
     return module.name if module.package_dirs is not None else module.name.rpartition(".")[0]
 
 
-def _imported(source: str, package: str) -> Iterator[str]:
-    """Yield the names that the code of a module in `package` may import, at the top or in functions."""
+@lru_cache(_SOURCES_MAX)
+def _imported(source: str, package: str) -> tuple[str, ...]:
+    """Return the names that the code of a module in `package` may import, at the top or in functions."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return
+        return ()
+    found: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            found += (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -186,8 +198,8 @@ def _imported(source: str, package: str) -> Iterator[str]:
                 around = around[: len(around) - node.level + 1]
                 base = ".".join([*around, *filter(None, [base])])
             if base:
-                yield base
-                yield from (f"{base}.{one.name}" for one in node.names if one.name != "*")
+                found += (base, *(f"{base}.{one.name}" for one in node.names if one.name != "*"))
+    return tuple(found)
 
 
 def _is_user_module(spec: ModuleSpec | None, file: str | None, name: str) -> bool:
@@ -210,6 +222,7 @@ def _resolved_roots() -> tuple[str, ...]:
     return tuple(str(Path(root).resolve()) for root in installed_roots())
 
 
+@cache
 def _is_in_library(file: str, name: str) -> bool:
     """Tell whether a module was installed into a directory of libraries, as by `pip install --target`."""
     place = Path(file)
