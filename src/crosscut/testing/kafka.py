@@ -179,7 +179,8 @@ class KafkaBroker:
             self._run_tool(
                 classpath, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)
             )
-        command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath, "kafka.Kafka"]
+        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [str(java()), *options, "-cp", classpath, "kafka.Kafka"]
         admin = self.admin()
 
         def answers() -> bool:
