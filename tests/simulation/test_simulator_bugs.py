@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.proof.worlds.graphs import GRAPHS
 from tests.proof.worlds.shrinking import live, report
-from tests.simulation.planted import must_break
+from tests.simulation.planted import impatience, must_break
 
 from crosscut.errors import StoreError
 from crosscut.foundation.batch import Batch
@@ -1496,6 +1496,7 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 def test_the_planted_bugs_are_the_only_ones(part: int) -> None:
     # Many look for their bug in the same worlds.
     worlds = list(dict.fromkeys(next(where.worlds()) for where in BUGS.values()))
-    for options in worlds[part::4]:
-        life = live(options)
-        assert not life.failure, report(life)
+    with impatience():
+        for options in worlds[part::4]:
+            life = live(options)
+            assert not life.failure, report(life)
