@@ -536,6 +536,7 @@ def test_finds_the_planted_bug(name: str) -> None:
     assert f"then: {invariant}" in search(), name
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", BUGS)
 def test_finds_the_planted_bug_without_the_reduction_as_well(
     name: str, monkeypatch: pytest.MonkeyPatch

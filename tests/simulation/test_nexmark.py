@@ -15,6 +15,7 @@ import pytest
 from examples import nexmark
 from examples.nexmark import QUERIES, Auction, Bid, Event, Person, asked, event, flow_of
 from tests.proof.batches import FaultProfile, LocalJobs, run_batches
+from tests.simulation.seeds import some_of
 
 import crosscut as cc
 from crosscut import Windowed
@@ -24,7 +25,6 @@ from crosscut.testing.simulator.user_flow import Rehearsal
 
 EVENTS = 500
 EXACT = tuple(one for one in PROTOCOLS if one != "at-least-once")
-SEEDS = range(2)
 # After a broken promise of the disk, or a word of the user, a job may end without its answers.
 FAULTS = tuple(
     one for one in FAULT_KINDS if one not in ("tear a part", "rot a part", "stop the job", "cancel the job")
@@ -199,13 +199,14 @@ def rehearsed(name: str, events: Sequence[Event]) -> Rehearsal:
     return Rehearsal(flow_of(name, len(events), cc.collect()), {"events": halves}, unstable=unstable)
 
 
+@some_of(2, few=1)
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_question_is_answered_as_by_a_batch_whatever_fails(name: str) -> None:
+def test_a_question_is_answered_as_by_a_batch_whatever_fails(name: str, seeds: range) -> None:
     events = SAMPLE[:EVENTS]
     expected = Counter(answers(name, events))
     assert expected
     flow, failed = rehearsed(name, events), 0
-    for seed in SEEDS:
+    for seed in seeds:
         options = replace(options_of(seed, (name,), EXACT, kinds=FAULTS), splits_per_task=1)
         world = flow.world(options)
         world.run()

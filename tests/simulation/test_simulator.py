@@ -22,6 +22,7 @@ import pytest
 from tests.proof.worlds.graphs import GRAPHS, OTHERS, built
 from tests.proof.worlds.shrinking import COMMAND, live
 from tests.simulation.exact import all_exact
+from tests.simulation.seeds import some_of
 
 from crosscut.protocol.effects import CommitterEffect, JobEffect, Outcome, TaskEffect
 from crosscut.protocol.job.coordinator import Phase
@@ -163,11 +164,12 @@ def test_worlds_that_are_made_for_it_come_to_it(what: str) -> None:
     assert any(live(options).seen[what] for options in themed)
 
 
-def test_small_worlds_are_exact_and_recover() -> None:
-    worlds = (options_of(seed, tuple(GRAPHS), size="small") for seed in range(200))
+@some_of(200, few=60)
+def test_small_worlds_are_exact_and_recover(seeds: range) -> None:
+    worlds = (options_of(seed, tuple(GRAPHS), size="small") for seed in seeds)
     found = all_exact(worlds, f"{COMMAND} --size small")
     # A job that nothing happens to has one epoch.
-    assert found["epoch"] > 260
+    assert found["epoch"] > 1.3 * len(seeds)
 
 
 TRACE = """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.proof.worlds.graphs import Graph, built
 from tests.proof.worlds.shrinking import live, report
+from tests.simulation.seeds import some_of
 
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
@@ -141,17 +142,23 @@ def check(flow: Any, protocol: ProtocolKind, seed: int, kinds: tuple[FaultKind, 
     assert life.seen["job finished"]
 
 
+@some_of(2, few=1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda one: one.__name__)
-def test_a_job_ends_with_all_that_its_loops_and_totals_have_to_say(flow: Any, protocol: ProtocolKind) -> None:
+def test_a_job_ends_with_all_that_its_loops_and_totals_have_to_say(
+    flow: Any, protocol: ProtocolKind, seeds: range
+) -> None:
     """G4, F5"""
-    for seed in range(2):
+    for seed in seeds:
         check(flow, protocol, seed)
 
 
+@some_of(2, few=1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda one: one.__name__)
-def test_whatever_goes_wrong_while_loops_are_being_closed(flow: Any, protocol: ProtocolKind) -> None:
+def test_whatever_goes_wrong_while_loops_are_being_closed(
+    flow: Any, protocol: ProtocolKind, seeds: range
+) -> None:
     """G4, F5: a closed loop is closed again by what the next epoch finds on its own cuts."""
-    for seed in range(2):
+    for seed in seeds:
         check(flow, protocol, seed, FAILURES)

@@ -12,6 +12,7 @@ from tests.proof.worlds.drawn import drawn_options, world_of
 from tests.proof.worlds.graphs import GRAPHS, Graph, built
 from tests.proof.worlds.shrinking import live, report
 from tests.simulation.planted import must_break
+from tests.simulation.seeds import some_of
 
 import crosscut as cc
 from crosscut.contracts.process import EVENT_TIMERS
@@ -26,7 +27,6 @@ from crosscut.testing.simulator.options import PROTOCOLS, Options, PlannedFault,
 from crosscut.testing.simulator.world import World
 from crosscut.worker import deployment
 
-WORLDS = 14
 WAYS = ((3, 1, 4), (1, 3), (4, 2), (2, 1, 3))
 DEATHS: dict[str, Any] = {"interval_ms": 10, "pause_ms": 0, "in_flight_max": 1, "spark_start_ms": 5}
 CROWD: dict[str, Any] = {
@@ -53,10 +53,11 @@ def world(seed: int, protocol: ProtocolKind) -> Options:
     return replace(options, parallelism=2, rescaled_to=WAYS[seed % len(WAYS)], faults=tuple(faults))
 
 
+@some_of(14, few=5)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_job_goes_on_at_any_parallelism_with_exact_output(protocol: ProtocolKind) -> None:
+def test_a_job_goes_on_at_any_parallelism_with_exact_output(protocol: ProtocolKind, seeds: range) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(WORLDS):
+    for seed in seeds:
         life = live(world(seed, protocol), None, world_of)
         assert not life.failure, report(life)
         seen += life.seen
@@ -67,11 +68,14 @@ def test_a_job_goes_on_at_any_parallelism_with_exact_output(protocol: ProtocolKi
     assert not missing, f"{missing} in no world: {sorted(seen.items())}"
 
 
+@some_of(8, few=5)
 @pytest.mark.parametrize("protocol", ["unaligned", "switching"])
-def test_records_of_a_key_keep_their_order_on_edges_that_are_not_by_key(protocol: ProtocolKind) -> None:
+def test_records_of_a_key_keep_their_order_on_edges_that_are_not_by_key(
+    protocol: ProtocolKind, seeds: range
+) -> None:
     """I16: of two records on their way, and of one that is read later, in calls too."""
     seen: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in seeds:
         drawn = options_of(seed, ("detours",), (protocol,))
         deaths = tuple(PlannedFault(at_ms, "kill the driver") for at_ms in range(60, 800, 60))
         crowd: dict[str, Any] = {**DEATHS, **CROWD, "faults": deaths, "is_periodic": True}

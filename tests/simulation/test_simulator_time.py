@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from tests.proof.worlds.graphs import WINDOW_MS, built
 from tests.proof.worlds.shrinking import live
 from tests.simulation.exact import all_exact
 from tests.simulation.planted import must_break
+from tests.simulation.seeds import some_of
 
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
@@ -29,19 +30,18 @@ from crosscut.task.outputs import Output
 from crosscut.testing.simulator.moving import stands_still
 from crosscut.testing.simulator.options import FAULT_KINDS, FaultKind, Options, PlannedFault, options_of
 
-WORLDS = 80
 SEEDS_MAX = 200
-MOVING_WORLDS = 20
 GRAPH = ("event time",)
 EXACTLY_ONCE: tuple[ProtocolKind, ...] = ("aligned", "unaligned", "switching", "halting")
 
 
-def test_no_record_is_late_and_no_watermark_goes_back_in_any_world() -> None:
-    seen = all_exact(options_of(seed, GRAPH) for seed in range(WORLDS))
-    assert seen["epoch"] > 1.5 * WORLDS
-    assert seen["job finished"] > WORLDS // 2
-    assert seen["watermark passed"] > 10 * WORLDS
-    assert seen["watermark restored"] > WORLDS // 10
+@some_of(80, few=25)
+def test_no_record_is_late_and_no_watermark_goes_back_in_any_world(seeds: range) -> None:
+    seen = all_exact(options_of(seed, GRAPH) for seed in seeds)
+    assert seen["epoch"] > 1.5 * len(seeds)
+    assert seen["job finished"] > len(seeds) // 2
+    assert seen["watermark passed"] > 10 * len(seeds)
+    assert seen["watermark restored"] > len(seeds) // 10
 
 
 def waits_for_the_first(self: CombinedWatermark[Any]) -> int | None:
@@ -105,35 +105,40 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 CROWD: dict[str, Any] = {"channel_bytes": 50, "step_us": 2_000, "interval_ms": 10}
 
 
-def open_worlds(graph: str) -> list[Options]:
+def open_worlds(graph: str, seeds: Sequence[int]) -> Iterator[Options]:
     """Jobs that go on at another parallelism, and then stay open until all has moved."""
-    found = []
-    for seed in range(MOVING_WORLDS):
+    for seed in seeds:
         # In half of them records are on their way whenever a driver dies.
         options = options_of(seed, (graph,), ("unaligned",) if seed % 2 else EXACTLY_ONCE)
         crowd = CROWD if seed % 2 else {}
         gap_ms = max(options.safety_ms // 8, 40)
         deaths = [PlannedFault(ms, "kill the driver") for ms in range(gap_ms, options.safety_ms, gap_ms)]
-        found.append(
-            replace(
-                options,
-                is_periodic=True,
-                stays_open=True,
-                parallelism=2,
-                rescaled_to=((3, 1, 4), (1, 3), (4, 2))[seed % 3],
-                faults=tuple(deaths),
-                **crowd,
-            )
+        yield replace(
+            options,
+            is_periodic=True,
+            stays_open=True,
+            parallelism=2,
+            rescaled_to=((3, 1, 4), (1, 3), (4, 2))[seed % 3],
+            faults=tuple(deaths),
+            **crowd,
         )
-    return found
 
 
+MOVING = (11, 13, 16, 19)
+"""Worlds that go on at another parallelism, of two with records on their way."""
+
+
+@pytest.mark.parametrize(
+    "seeds", [MOVING, pytest.param(range(20), marks=pytest.mark.proof)], ids=["few", "all"]
+)
 @pytest.mark.parametrize("graph", ["timers", "event time"])
-def test_watermarks_checkpoints_commits_and_lag_move_before_input_ends(graph: str) -> None:
+def test_watermarks_checkpoints_commits_and_lag_move_before_input_ends(
+    graph: str, seeds: Sequence[int]
+) -> None:
     """P1, I14: splits are far apart in event time, and drivers that follow have another parallelism."""
-    seen = all_exact(open_worlds(graph))
-    assert seen["all moves"] == MOVING_WORLDS
-    assert seen["rescaled"] > MOVING_WORLDS // 2
+    seen = all_exact(open_worlds(graph, seeds))
+    assert seen["all moves"] == len(seeds)
+    assert seen["rescaled"] > len(seeds) // 2
     assert seen["rescaled: records on their way"]
 
 
@@ -151,11 +156,8 @@ def test_event_time_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(CombinedWatermark, "__init__", begin)
     monkeypatch.setattr(CombinedWatermark, "heard", heard)
-    found = [failure for one in open_worlds("timers") if (failure := live(one).failure)]
-    assert found
-    assert all(
-        one.startswith("I14: 30000 ms after the last fault there stands still: watermark") for one in found
-    )
+    failures = (live(options).failure for options in open_worlds("timers", range(20)))
+    must_break("I14: 5000 ms after the last fault there stands still: watermark", failures)
 
 
 def test_whatever_stands_still_is_named() -> None:
@@ -190,11 +192,9 @@ def test_whatever_stands_still_is_named() -> None:
 # Sources that wait for slower ones
 
 
-ALIGNED_WORLDS = 15
-
-
+@some_of(15, few=5)
 def test_sources_that_wait_for_slower_ones_come_to_their_end_in_any_world(
-    monkeypatch: pytest.MonkeyPatch,
+    seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: Counter[bool] = Counter()
     plain = AlignedSplits.held
@@ -205,9 +205,9 @@ def test_sources_that_wait_for_slower_ones_come_to_their_end_in_any_world(
         return found
 
     monkeypatch.setattr(AlignedSplits, "held", held)
-    seen = all_exact(options_of(seed, ("aligned sources",)) for seed in range(ALIGNED_WORLDS))
-    assert seen["job finished"] > ALIGNED_WORLDS // 2
-    assert waited[True] > 10 * ALIGNED_WORLDS
+    seen = all_exact(options_of(seed, ("aligned sources",)) for seed in seeds)
+    assert seen["job finished"] > len(seeds) // 2
+    assert waited[True] > 10 * len(seeds)
 
 
 def who_has_ended_is_waited_for(plain: Callable[..., bool]) -> Callable[..., bool]:
@@ -253,12 +253,10 @@ def test_finds_the_planted_bug_of_groups(name: str, monkeypatch: pytest.MonkeyPa
 # Timers
 
 
-TIMERS_WORLDS = 40
-
-
-def test_every_timer_fires_once_at_its_time_in_any_world() -> None:
-    seen = all_exact(options_of(seed, ("timers",)) for seed in range(TIMERS_WORLDS))
-    assert seen["job finished"] > TIMERS_WORLDS // 2
+@some_of(40, few=12)
+def test_every_timer_fires_once_at_its_time_in_any_world(seeds: range) -> None:
+    seen = all_exact(options_of(seed, ("timers",)) for seed in seeds)
+    assert seen["job finished"] > len(seeds) // 2
 
 
 def fires_twice(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -303,9 +301,10 @@ def test_finds_the_planted_bug_of_timers(name: str, monkeypatch: pytest.MonkeyPa
 # A time to live
 
 
-def test_nothing_that_has_expired_comes_back_in_any_world() -> None:
-    seen = all_exact(options_of(seed, ("time to live",)) for seed in range(TIMERS_WORLDS))
-    assert seen["job finished"] > TIMERS_WORLDS // 2
+@some_of(40, few=12)
+def test_nothing_that_has_expired_comes_back_in_any_world(seeds: range) -> None:
+    seen = all_exact(options_of(seed, ("time to live",)) for seed in seeds)
+    assert seen["job finished"] > len(seeds) // 2
 
 
 def lives_forever(self: TimedCells, written: int) -> bool:

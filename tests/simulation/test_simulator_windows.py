@@ -10,6 +10,7 @@ import pytest
 from tests.proof.worlds.drawn import drawn_options
 from tests.proof.worlds.shrinking import live
 from tests.simulation.planted import must_break
+from tests.simulation.seeds import some_of
 
 from crosscut.flow.builtin_processes import FirstByEventTime
 from crosscut.operators.joins.times import TimedRows
@@ -46,10 +47,11 @@ FLOWS = {
 }
 
 
+@some_of(20, few=6)
 @pytest.mark.parametrize("name", FLOWS)
-def test_the_output_of_windows_and_joins_is_exact_in_every_world(name: str) -> None:
+def test_the_output_of_windows_and_joins_is_exact_in_every_world(name: str, seeds: range) -> None:
     seen = 0
-    for seed in range(WORLDS // 3):
+    for seed in seeds:
         life = live(replace(drawn_options(seed), flow=FLOWS[name]))
         assert not life.failure, f"seed {seed}: {life.failure}"
         seen += life.seen["epoch"] > 1
