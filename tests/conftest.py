@@ -27,6 +27,7 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+hypothesis.settings.register_profile("prove", hypothesis.settings.get_profile("crosscut"))
 hypothesis.settings.load_profile("crosscut")
 
 _PROCESS_TESTS = Path(__file__).parent / "process"
@@ -48,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="take the pictures of the guide anew, in tests/process/test_page.py",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--prove"):
+        # Before tests are imported, which ask how many examples there are.
+        hypothesis.settings.load_profile("prove")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.simulation.alignment import BATCH, check_alignment
 from tests.simulation.planted_barriers import CountsBarriers, IgnoresNewerBarriers, NeverBlocks
 
@@ -32,7 +33,7 @@ def scripts(draw: st.DrawFn) -> list[list[CheckpointId]]:
     return made
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000, few=300))
 @given(scripts(), st.data())
 def test_every_captured_state_is_exactly_what_lies_before_the_barrier(
     one: list[list[CheckpointId]], data: st.DataObject

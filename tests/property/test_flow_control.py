@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 
 from crosscut.errors import WireError
 from crosscut.foundation.batch import Batch
@@ -206,7 +207,7 @@ class Job:
             link.send()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 @given(st.integers(0, 2**32))
 def test_nothing_gets_stuck_and_memory_is_bounded_whatever_the_graph_and_the_credit(seed: int) -> None:
     job = Job(seed)

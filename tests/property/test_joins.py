@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
 from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, Windowed
@@ -124,7 +125,7 @@ def alone(mine: list[Any], met: list[Any]) -> list[Any]:
 
 
 @given(st.integers(-8, 8), st.integers(0, 8), HOWS, STEPS, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_an_interval_join_says_what_nested_loops_say(
     lower: int, length: int, how: How, steps: list[Any], data: st.DataObject
 ) -> None:
@@ -162,7 +163,7 @@ def test_an_interval_join_counts_late_records_and_says_pairs_at_the_time_of_the_
 
 
 @given(st.sampled_from(get_args(LatestHow)), STEPS, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_a_join_with_the_latest_finds_the_version_that_was_valid(
     how: LatestHow, steps: list[Any], data: st.DataObject
 ) -> None:
@@ -249,7 +250,7 @@ def test_a_late_version_is_taken_where_it_is_still_the_latest() -> None:
 
 
 @given(WINDOWS, HOWS, STEPS, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_a_window_join_says_all_pairs_of_each_window(
     window: Window, how: How, steps: list[Any], data: st.DataObject
 ) -> None:

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.property.examples import examples
 
 import crosscut.state.parts as parts_module
 import crosscut.state.slot_parts as slot_parts_module
@@ -228,7 +229,7 @@ class KeyedStateWorld(RuleBasedStateMachine):
 
 
 TestKeyedState = KeyedStateWorld.TestCase
-TestKeyedState.settings = settings(max_examples=150, stateful_step_count=40)
+TestKeyedState.settings = settings(max_examples=examples(150, few=60), stateful_step_count=40)
 
 
 def test_in_a_full_part_newer_values_come_after_older_ones_and_nothing_that_is_gone_comes_back() -> None:
@@ -329,7 +330,7 @@ ROUNDS = st.lists(
 
 @pytest.mark.parametrize("keeps_keys", [False, True])
 @given(rounds=ROUNDS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=60))
 def test_parts_of_checkpoints_that_are_under_way_at_once_add_up_to_the_state(
     keeps_keys: bool, rounds: list[Any]
 ) -> None:

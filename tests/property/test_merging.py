@@ -17,6 +17,7 @@ import pytest
 from dying import Killed, Machine, Process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 
 import crosscut as cc
 from crosscut.connectors.files import merging
@@ -81,7 +82,11 @@ def live(machine: Machine, directory: Path, seed: int, takes: bool) -> None:
     assert set(left) <= {"at-work.lock", "moving.lock"}, f"seed {seed}"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(40, few=15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(seed=st.integers(0, 2**32), takes=st.booleans())
 def test_whatever_dies_wherever_nobody_sees_a_record_twice_and_none_is_lost(
     seed: int, takes: bool, machine: Machine, tmp_path_factory: pytest.TempPathFactory

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 
 from crosscut.worker.batch_sizer import HOLD_NS_MAX, ROWS_PER_FIXED, SLICE_NS, AdaptiveBatchSizer, hold_ns_max
 
@@ -62,7 +63,7 @@ def bearable_ns(fixed_ns: float, record_ns: float) -> float:
     return max(3 * SLICE_NS, with_its_fixed_cost_ns, 2 * (fixed_ns + record_ns)) + record_ns
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200, few=60))
 @given(fixed_costs, record_costs)
 def test_most_of_what_is_possible_is_reached_and_no_slice_is_longer_than_that_takes(
     fixed_ns: int, record_ns: int
@@ -73,7 +74,7 @@ def test_most_of_what_is_possible_is_reached_and_no_slice_is_longer_than_that_ta
     assert slices.longest_ns <= bearable_ns(fixed_ns, record_ns)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200, few=60))
 @given(fixed_costs, record_costs, st.integers(0, 2**32))
 def test_noise_does_not_deceive_it_for_long(fixed_ns: int, record_ns: int, seed: int) -> None:
     """Each slice takes up to 30 % more or less, and one in a hundred is held up for 50 ms by others."""
@@ -94,7 +95,7 @@ def test_noise_does_not_deceive_it_for_long(fixed_ns: int, record_ns: int, seed:
     assert rows / (busy_ns - lost_ns) >= 0.65 * possible(fixed_ns, record_ns)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, few=40))
 @given(st.integers(MS // 2, 20 * MS), st.integers(100, 2_000), st.floats(0, 0.5), st.integers(0, 2**32))
 def test_a_machine_with_too_much_to_do_is_not_taken_for_a_dear_record(
     fixed_ns: int, record_ns: int, share: float, seed: int
@@ -111,7 +112,7 @@ def test_a_machine_with_too_much_to_do_is_not_taken_for_a_dear_record(
     assert slices.records_per_ns >= 0.8 * ROWS_MAX / full_ns
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200, few=60))
 @given(fixed_costs, record_costs, fixed_costs, record_costs, st.integers(1, 100))
 def test_a_jump_of_the_costs_is_followed_within_few_slices(
     fixed_ns: int, record_ns: int, later_fixed_ns: int, later_record_ns: int, calm: int
@@ -125,7 +126,7 @@ def test_a_jump_of_the_costs_is_followed_within_few_slices(
     assert slices.longest_ns <= bearable
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, few=40))
 @given(st.integers(0, 60_000 * MS), st.integers(100, 1_000))
 def test_what_the_first_call_costs_is_forgotten(first_ns: int, record_ns: int) -> None:
     """A connection that is made, a module that is imported."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proof.flows import functions, processes
 from tests.proof.flows.steps import ClockName, Hold, HoldName, KeyBy, StateName
+from tests.property.examples import examples
 from tests.property.tasks import NOW_MS, PARALLELISM, Calls, Row, Tasks, drawn_turns
 from tests.property.test_windows import CASES, Case, Naive
 
@@ -68,7 +69,7 @@ FOLDS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[list[int]], Any]]] =
 
 
 @given(st.sampled_from([*FOLDS]), st.booleans(), TURNS, PARALLELISM)
-@settings(max_examples=120)
+@settings(max_examples=examples(120, few=50))
 def test_a_fold_says_what_the_records_of_each_key_come_to(
     name: str, is_final: bool, turns: list[Any], parallelism: int
 ) -> None:
@@ -101,7 +102,7 @@ def _sorted(window: Any) -> list[Any]:
 
 
 @given(CASES, TURNS, PARALLELISM)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_any_window_at_any_parallelism_says_what_plain_loops_say(
     case: Case, turns: list[Any], parallelism: int
 ) -> None:
@@ -146,7 +147,7 @@ def test_one_record_of_each_key_is_let_through(turns: list[Any], parallelism: in
 
 
 @given(st.integers(1, 15), TURNS, PARALLELISM, st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_records_are_let_through_that_are_as_far_away_from_all_others_as_they_should(
     within: int, turns: list[Any], parallelism: int, is_timed: bool
 ) -> None:
@@ -177,7 +178,7 @@ def test_records_are_let_through_that_are_as_far_away_from_all_others_as_they_sh
 
 
 @given(st.integers(-8, 8), st.integers(0, 8), st.sampled_from(get_args(How)), TURNS_OF_TWO, PARALLELISM)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_an_interval_join_at_any_parallelism_says_what_nested_loops_say(
     lower: int, length: int, how: How, turns: list[Any], parallelism: int
 ) -> None:
@@ -258,7 +259,7 @@ def test_a_join_with_the_latest_at_any_parallelism_takes_what_came_last(
 
 
 @given(st.sampled_from(["inner", "left"]), TURNS_OF_TWO, PARALLELISM)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_a_join_with_the_latest_at_any_parallelism_finds_the_version_that_was_valid(
     how: Any, turns: list[Any], parallelism: int
 ) -> None:
@@ -285,7 +286,7 @@ def test_a_join_with_the_latest_at_any_parallelism_finds_the_version_that_was_va
 
 
 @given(st.sampled_from(get_args(HoldName)), st.integers(0, 15), TURNS, PARALLELISM)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_each_record_that_a_timer_holds_leaves_once(
     clock: HoldName, delay: int, turns: list[Any], parallelism: int
 ) -> None:
@@ -296,7 +297,7 @@ def test_each_record_that_a_timer_holds_leaves_once(
 
 
 @given(st.sampled_from(get_args(ClockName)), TURNS, PARALLELISM)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_a_value_is_there_as_long_as_it_lives_and_not_longer(
     clock: ClockName, turns: list[Any], parallelism: int
 ) -> None:
@@ -348,7 +349,7 @@ def mapped(stream: Any, *, ordered: bool) -> Any:
 
 
 @given(TURNS, PARALLELISM, st.booleans(), st.lists(st.integers(0, 9), max_size=20), st.randoms())
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_each_record_is_answered_once_whoever_has_it(
     turns: list[Any], parallelism: int, ordered: bool, answers: list[int], dice: Any
 ) -> None:

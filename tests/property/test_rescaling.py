@@ -14,6 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
@@ -343,7 +344,7 @@ def lived(parallelism: int, groups: int, steps: list[Any]) -> None:
             job.close()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20, few=8), deadline=None)
 @given(st.integers(1, 4), st.sampled_from([4, 7, 16]), STEPS)
 def test_everything_has_one_owner_wherever_a_job_goes_on(
     parallelism: int, groups: int, steps: list[Any]

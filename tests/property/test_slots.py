@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.property.examples import examples
 
 import crosscut.state.parts as parts_module
 import crosscut.state.slot_parts as slot_parts_module
@@ -214,7 +215,7 @@ def same(found: dict[Any, Any], expected: dict[Any, Any]) -> bool:
 
 
 TestSlots = SlotWorld.TestCase
-TestSlots.settings = settings(max_examples=150, stateful_step_count=40)
+TestSlots.settings = settings(max_examples=examples(150, few=50), stateful_step_count=40)
 
 
 def changed_without_noting_the_old_value(patch: pytest.MonkeyPatch) -> None:

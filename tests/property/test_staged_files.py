@@ -19,6 +19,7 @@ import pytest
 from dying import Killed, Machine, Process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 
 from crosscut.connectors.files import ledger, stage, staged_files, targets
 from crosscut.connectors.files.committed_output import committed_output
@@ -214,7 +215,9 @@ def live(job: Job, process: Process, choices: random.Random) -> None:
 
 ANY_SEED = st.integers(0, 2**32)
 OPTIONS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150, few=50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 
 import crosscut.state.table as table_module
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -411,7 +412,7 @@ def run_world(world: World) -> None:
 SIZES = st.lists(st.integers(0, 40), min_size=WIDTH, max_size=2 * WIDTH)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, few=100))
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from(["updates", "final"]), SIZES, st.booleans())
 def test_the_parts_of_each_completed_checkpoint_fold_exactly_the_records_before_its_barrier(
     seed: int, counts: bool, emit: Emit, sizes: list[int], aborts: bool
@@ -423,7 +424,7 @@ def test_the_parts_of_each_completed_checkpoint_fold_exactly_the_records_before_
     assert world.read_at[world.completed_id] == {name: len(one) for name, one in world.records.items()}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, few=40))
 @given(st.integers(0, 2**32), st.booleans(), SIZES)
 def test_without_failures_final_values_leave_once_and_updates_are_every_value_of_the_key(
     seed: int, is_final: bool, sizes: list[int]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.property.timed import WINDOWS, drawn_records, drawn_steps, part_of, restored
 
 from crosscut.contracts.windows import (
@@ -224,7 +225,7 @@ class Naive:
 
 
 @given(CASES, STEPS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_windows_say_what_plain_loops_over_all_records_say(case: Case, steps: list[Any]) -> None:
     run, naive = Run(case), Naive(case)
     for step in steps:
@@ -235,7 +236,7 @@ def test_windows_say_what_plain_loops_over_all_records_say(case: Case, steps: li
 
 
 @given(CASES, STEPS, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150, few=50))
 def test_a_restored_operator_goes_on_as_if_nothing_had_happened(
     case: Case, steps: list[Any], data: st.DataObject
 ) -> None:
@@ -248,7 +249,7 @@ def test_a_restored_operator_goes_on_as_if_nothing_had_happened(
 
 
 @given(CASES, STEPS, st.integers(0, 14))
-@settings(max_examples=100)
+@settings(max_examples=examples(100, few=40))
 def test_two_tasks_that_take_over_from_one_say_together_what_that_would_have_said(
     case: Case, steps: list[Any], position: int
 ) -> None:
@@ -282,7 +283,7 @@ def is_of(number: int, key: Any) -> bool:
 
 
 @given(CASES, STEPS, st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100, few=40))
 def test_what_has_been_said_before_a_snapshot_is_not_said_again(
     case: Case, steps: list[Any], data: st.DataObject
 ) -> None:
