@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -64,7 +64,12 @@ from crosscut.testing.simulator.sinks import SimulatedSink
 from crosscut.testing.simulator.sources import ReplayedSource
 
 SEEDS = range(400)
-FLOWS = {seed: drawn_flow(seed) for seed in SEEDS}
+
+
+@cache
+def flow_of(seed: int) -> Description:
+    """Return the flow of a seed, which takes a while to draw."""
+    return drawn_flow(seed)
 
 
 def output(text: str, parallelism: int = 1) -> list[Any]:
@@ -74,7 +79,7 @@ def output(text: str, parallelism: int = 1) -> list[Any]:
 
 
 def test_a_description_is_what_its_text_says() -> None:
-    for flow in FLOWS.values():
+    for flow in map(flow_of, SEEDS):
         assert parsed(str(flow)) == flow
         assert parsed(flow.numbered) == flow
 
@@ -445,7 +450,7 @@ def test_the_oracle_agrees_with_a_sequential_run_of_the_compiled_graph() -> None
         found = run_from(job.graph, Cut(unread=unread))
         assert {uid: Counter(map(repr, records)) for uid, records in found.items()} == {
             uid: Counter(map(repr, records)) for uid, records in job.expected.items() if records
-        }, f"seed {seed}:\n{FLOWS[seed].numbered}"
+        }, f"seed {seed}:\n{flow_of(seed).numbered}"
     assert compared > 130
 
 
@@ -454,7 +459,7 @@ WORDS = ("function", "key", "emit", "tire", "clock", "operator", "state", "windo
 
 def test_every_operator_is_drawn_with_every_function() -> None:
     # More of them: windows are rare.
-    steps = [step for seed in range(1_000) for step in drawn_flow(seed).steps]
+    steps = [step for seed in range(1_000) for step in flow_of(seed).steps]
     assert {type(step) for step in steps} == set(OPERATORS.values())
     words = Counter(
         (type(step).__name__, value)
@@ -529,7 +534,7 @@ def shapes(flow: Description) -> set[str]:
 
 
 def test_shapes_are_drawn_that_bugs_were_found_in() -> None:
-    seen = Counter(name for flow in FLOWS.values() for name in shapes(flow))
+    seen = Counter(name for seed in SEEDS for name in shapes(flow_of(seed)))
     assert min(seen.values()) >= 8 and len(seen) == 9, seen
 
 
@@ -556,9 +561,9 @@ def test_a_drawn_flow_can_be_sent_to_the_workers_of_any_engine() -> None:
 
 def test_what_is_smaller_by_one_thing_is_a_flow_with_an_output_of_its_own() -> None:
     for seed in range(20):
-        for smaller in smaller_flows(FLOWS[seed]):
-            assert smaller != FLOWS[seed]
-            assert len(smaller.steps) <= len(FLOWS[seed].steps)
+        for smaller in smaller_flows(flow_of(seed)):
+            assert smaller != flow_of(seed)
+            assert len(smaller.steps) <= len(flow_of(seed).steps)
             expected_output(smaller, 2, work_max=100_000)
 
 
@@ -568,8 +573,8 @@ def test_a_flow_that_fails_is_made_as_small_as_what_it_fails_for() -> None:
     def fails(flow: Description) -> bool:
         return {"two loops in a row", "a loop between two final results"} <= shapes(flow)
 
-    seed = next(seed for seed in SEEDS if fails(FLOWS[seed]) and len(FLOWS[seed].steps) > 16)
-    small = shrunk_flow(FLOWS[seed], fails, runs_max=2_000)
+    seed = next(seed for seed in SEEDS if fails(flow_of(seed)) and len(flow_of(seed).steps) > 16)
+    small = shrunk_flow(flow_of(seed), fails, runs_max=2_000)
     kinds = Counter(type(step).__name__ for step in small.steps)
     assert len(small.steps) <= 11, small.numbered
     assert (kinds["Loop"], kinds["Source"], kinds["Sink"]) == (2, 1, 1), small.numbered
@@ -582,9 +587,9 @@ def test_shrinking_ends_where_nothing_smaller_fails_or_after_so_many_trials() ->
         tried.append(flow)
         return len(tried) % 2 == 0
 
-    shrunk_flow(FLOWS[3], fails, runs_max=7)
+    shrunk_flow(flow_of(3), fails, runs_max=7)
     assert len(tried) <= 7
-    assert shrunk_flow(FLOWS[3], lambda flow: False) == FLOWS[3]
+    assert shrunk_flow(flow_of(3), lambda flow: False) == flow_of(3)
 
 
 def test_names_of_operators_say_which_step_they_come_from() -> None:
