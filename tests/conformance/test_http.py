@@ -232,7 +232,7 @@ def test_a_receiver_that_never_answers_is_an_error(server: Server) -> None:
             proxy.stall(slow=slow)
             return proxy.flow
 
-        sink = cc.http.sink(f"http://{proxy.address}", honours_keys=True, timeout="5s")
+        sink = cc.http.sink(f"http://{proxy.address}", honours_keys=True, timeout="3s")
         stalls = [partial(stall, slow=False), partial(stall, slow=True)]
         check_a_system_that_never_answers_is_an_error(
             SinkTarget(sink, server.records, lambda i: {"i": i}, stalls=stalls)

@@ -279,7 +279,7 @@ def test_a_server_that_never_answers_is_an_error(
     server: NatsServer, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8."""
-    monkeypatch.setattr("crosscut.connectors.nats.writer.CALL_TIMEOUT_S", 6.0)
+    monkeypatch.setattr("crosscut.connectors.nats.writer.CALL_TIMEOUT_S", 4.0)
     with TcpProxy("127.0.0.1", server.port) as proxy:
         url = server.url.replace(f":{server.port}", f":{proxy.port}")
         sink = cc.nats.sink(url, stream, f"{stream.lower()}.out", encode="text")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from jobs import DEADLINE_S, is_gone, until
 
 from crosscut import errors
@@ -152,8 +153,12 @@ def test_ctrl_c_takes_a_last_checkpoint_and_the_next_start_goes_on_exactly(tmp_p
     assert assert_exact(committed(tmp_path / "out")) > first
 
 
+@pytest.mark.proof
 def test_ctrl_c_in_a_script_that_waits_takes_a_last_checkpoint_too(tmp_path: Path) -> None:
-    """With an hour between two checkpoints, all that is ever committed is from the last one."""
+    """With an hour between two checkpoints, all that is ever committed is from the last one.
+
+    In `make test` a script of test_bad_input.py is interrupted while it waits.
+    """
     app = endless(tmp_path)
     with started([sys.executable, str(app)], tmp_path) as process:
         line = line_with(process, "records flow")

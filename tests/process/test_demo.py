@@ -29,7 +29,7 @@ def left_over(environment: dict[str, str]) -> list[Path]:
 
 
 def test_the_count_is_exact_although_a_worker_is_killed(tmp_path: Path, environment: dict[str, str]) -> None:
-    text = write_corpus(tmp_path / "corpus", 12_000_000)
+    text = write_corpus(tmp_path / "corpus", 8_000_000)
     ran = subprocess.run(
         [*PROGRAM, "demo", "--input", text, "--checkpoint-interval", "50ms"],
         env=environment,

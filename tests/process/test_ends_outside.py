@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from jobs import DEADLINE_S, PATIENT, Armed, pending_handles, until
+from proving import proven
 
 import crosscut as cc
 from crosscut.protocol.log.entries import CheckpointCompleted
@@ -84,11 +85,16 @@ def newest_checkpoint(directory: Path) -> CheckpointCompleted:
     return [one for one in entries if isinstance(one, CheckpointCompleted)][-1]
 
 
+# One of two workers has been told.
+TOLD = "driver.commit:kill:4"
+
+
+@pytest.mark.parametrize("between", [(), proven((TOLD,))], ids=["twice", "three times"])
 def test_drivers_that_die_around_the_log_entry_and_at_the_end_of_input_are_replaced(
-    broker: KafkaBroker, server: PostgresServer, started: Any, tmp_path: Path
+    broker: KafkaBroker, server: PostgresServer, started: Any, tmp_path: Path, between: tuple[str, ...]
 ) -> None:
     """B2, B3, F5, I1, I2, I3, I9: what the log says is in both systems after the next start, once."""
-    feed = Feed(broker, "ends")
+    feed = Feed(broker, f"ends-{len(between)}")
     feed.send(RECORDS)
     checkpoints, slow = tmp_path / "checkpoints", tmp_path / "slow"
     slow.touch()
@@ -101,8 +107,7 @@ def test_drivers_that_die_around_the_log_entry_and_at_the_end_of_input_are_repla
     lives = [
         # The entry is durable, and nobody has been told.
         ("driver.appended:kill:2", "100ms"),
-        # One of two workers has been told.
-        ("driver.commit:kill:4", "100ms"),
+        *((trap, "100ms") for trap in between),
         # The input has ended, and the only checkpoint of this life, which is the last one, is complete.
         ("driver.completed:kill:1", "1h"),
     ]

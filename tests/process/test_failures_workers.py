@@ -67,7 +67,7 @@ def test_a_source_killed_between_its_records_and_its_barrier_changes_nothing(
     assert job.progress()["restarts"] == 1
 
 
-@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("branches", [proven(1), 2])
 def test_a_task_killed_in_the_middle_of_an_alignment_changes_nothing(
     tmp_path: Path, started: Any, arm: Arm, branches: int
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_task_killed_in_the_middle_of_an_alignment_changes_nothing(
     assert job.progress()["restarts"] >= 1, "two at once are one failure"
 
 
-@pytest.mark.parametrize("place", ["snapshot.frozen", proven("snapshot.encoded"), "snapshot.stored"])
+@pytest.mark.parametrize("place", [proven("snapshot.frozen"), proven("snapshot.encoded"), "snapshot.stored"])
 def test_a_worker_killed_while_its_snapshot_is_stored_changes_nothing(
     tmp_path: Path, started: Any, arm: Arm, place: str
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_worker_killed_while_its_snapshot_is_stored_changes_nothing(
     run_and_check(NumberedJob(tmp_path, held=True), started, armed.all_fired)
 
 
-@pytest.mark.parametrize("place", ["commit.told", proven("commit.before"), "commit.after"])
+@pytest.mark.parametrize("place", [proven("commit.told"), proven("commit.before"), "commit.after"])
 def test_a_worker_killed_around_a_commit_changes_nothing(
     tmp_path: Path, started: Any, arm: Arm, place: str
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_worker_killed_around_a_commit_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "place", ["restore.begin", proven("restore.state"), "restore.task", proven("restore.ready")]
+    "place", [*map(proven, ("restore.begin", "restore.state", "restore.ready")), "restore.task"]
 )
 def test_workers_killed_in_two_restores_in_a_row_and_in_close_change_nothing(
     tmp_path: Path, started: Any, arm: Arm, place: str

@@ -12,7 +12,7 @@ from test_overload import SlowUntil, records_in
 
 import crosscut as cc
 
-COUNT = 300_000
+COUNT = 100_000
 KEYS = 100
 
 

@@ -383,7 +383,7 @@ def copies_after_a_kill(tmp_path: Path, started: Any, *rates: float | None) -> C
     Args:
         rates: Records a second before the kill, of each source; None: as fast as they are taken.
     """
-    gate, count, out = tmp_path / "gate", 100_000, cc.collect()
+    gate, count, out = tmp_path / "gate", 40_000, cc.collect()
     flow = cc.Flow("at-least-once")
     streams = [
         flow.source(Held(cc.generate(partial(numbered, name), count=count), gate, rate)).named(name)

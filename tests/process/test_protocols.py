@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from jobs import DEADLINE_S, NumberedJob, lose, until
+from proving import proven
 
 from crosscut.errors import CheckpointError
 
@@ -18,8 +19,8 @@ from crosscut.errors import CheckpointError
         {"snapshots": "aligned, unaligned after 5ms"},
         {"snapshots": "halting"},
         {"snapshots": "aligned", "checkpoints_in_flight": 3, "checkpoint_interval": "20ms"},
-        {"snapshots": "unaligned", "checkpoints_in_flight": 3, "checkpoint_interval": "20ms"},
-        {"snapshots": "aligned", "checkpoint_pause": "50ms"},
+        proven({"snapshots": "unaligned", "checkpoints_in_flight": 3, "checkpoint_interval": "20ms"}),
+        proven({"snapshots": "aligned", "checkpoint_pause": "50ms"}),
     ],
     ids=lambda one: " ".join(map(str, one.values())),
 )

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from jobs import DEADLINE_S, KEYS, NumberedJob, lose, until
+from proving import proven
 
 
-@pytest.mark.parametrize(("snapshots", "backend"), [("aligned", "rocksdb"), ("unaligned", "memory")])
+@pytest.mark.parametrize(("snapshots", "backend"), [("aligned", "rocksdb"), proven("unaligned", "memory")])
 def test_a_job_goes_from_one_worker_to_three_to_two_and_to_four_and_its_output_is_exact(
     tmp_path: Path, started: Any, snapshots: str, backend: str
 ) -> None:

@@ -15,6 +15,10 @@ import pytest
 from tests.versions import ROOT, copy_sources
 
 import crosscut
+from crosscut.cli.demo.corpus import write_corpus
+
+DEMO_BYTES = 1_000_000
+"""In test_demo.py it has enough to kill a worker in the middle."""
 
 APP = """
 import crosscut as cc
@@ -113,7 +117,10 @@ def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFac
 
 
 def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
-    assert "each exactly once" in run(installed / "bin" / "crosscut", "demo", "--plain", cwd=tmp_path)
+    text = write_corpus(tmp_path / "corpus", DEMO_BYTES)
+    program = installed / "bin" / "crosscut"
+    shown = run(program, "demo", "--plain", "--input", text, "--kills", "0", cwd=tmp_path)
+    assert "each exactly once" in shown
 
 
 def test_a_flow_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from attempts import Attempts
 from jobs import DEADLINE_S, MANY_RESTARTS, Armed, NumberedJob, limit_s, state_of, until
+from proving import proven
 
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.graph.channels import inputs_of
@@ -31,9 +32,9 @@ def epoch_of(job: Any) -> int:
     "place",
     [
         "snapshot.encoded",  # C4: goes on to upload the state of its old epoch
-        "snapshot.stored",  # C2: goes on to acknowledge
+        proven("snapshot.stored"),  # C2: goes on to acknowledge
         "commit.before",  # C1: goes on to commit what its replacement has committed
-        "align.partial",  # C3: goes on to process records and send them to its old peers
+        proven("align.partial"),  # C3: goes on to process records and send them to its old peers
     ],
 )
 def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
