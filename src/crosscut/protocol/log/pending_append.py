@@ -1,0 +1,91 @@
+"""One entry on its way into a log, until its fate is known: the rules of put-if-absent, for every log.
+
+An append has four outcomes: appended, taken, certainly not applied, and unknown. Unknown is never treated as
+failure: the entry is read back (FLINK-22494). The machine that owns the log performs the steps; this one only
+says which step is next.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+RETRY_APPEND_MS = 200
+UNCERTAIN_ATTEMPTS_MAX = 20
+
+Entry = TypeVar("Entry")
+
+
+class Fate(Enum):
+    """What is known about the entry, and so what its writer does next."""
+
+    WRITTEN = auto()
+    """It is durable."""
+
+    OVERTAKEN = auto()
+    """Another entry has its index."""
+
+    REFUSED = auto()
+    """It is certainly not in the log, and nobody has tried to put it there since."""
+
+    UNDECIDED = auto()
+    """Its outcome was unknown too often: nothing may be assumed."""
+
+    WAIT = auto()
+    """Its outcome is unknown: wait, then read its index."""
+
+    READ = auto()
+    """Something is at its index: read it."""
+
+    APPEND = auto()
+    """It is not there: append it again."""
+
+
+class PendingAppend(Generic[Entry]):
+    """The append of `entry`. Each answer of the store has one consequence.
+
+    Args:
+        attempts_max: After so many unknown outcomes in a row, the entry is undecided.
+    """
+
+    def __init__(self, entry: Entry, attempts_max: int = UNCERTAIN_ATTEMPTS_MAX) -> None:
+        self.entry = entry
+        self.reason = ""
+        """What the store said about the newest attempt that did not succeed."""
+        self._attempts_max = attempts_max
+        self._uncertain_attempts = 0
+        self._is_said_to_exist = False
+
+    def taken(self) -> Fate:
+        """The index exists already. By whom? Perhaps by an attempt of our own whose outcome was unknown."""
+        self._is_said_to_exist = True
+        return Fate.READ
+
+    def read(self, found: Entry | None, *, contradiction: str) -> Fate:
+        """The index holds `found`.
+
+        Args:
+            contradiction: The reason to give if the store has said before that the index is taken, and now
+                that there is no entry.
+        """
+        if found is not None:
+            return Fate.WRITTEN if found == self.entry else Fate.OVERTAKEN
+        if not self._is_said_to_exist:
+            return Fate.APPEND
+        # One of the two answers is stale. Asked at once, the store would say the same again.
+        self._is_said_to_exist = False
+        return self.uncertain(contradiction)
+
+    def refused(self, reason: str) -> Fate:
+        """An attempt was certainly not applied."""
+        if self._uncertain_attempts:
+            # An earlier attempt at this very entry may still have been applied.
+            return self.uncertain(reason)
+        self.reason = reason
+        return Fate.REFUSED
+
+    def uncertain(self, reason: str) -> Fate:
+        """An attempt may or may not have been applied, now or later."""
+        self.reason = reason
+        self._uncertain_attempts += 1
+        return Fate.UNDECIDED if self._uncertain_attempts >= self._attempts_max else Fate.WAIT

@@ -1,0 +1,108 @@
+"""Random walks through worlds of units.
+
+Each walk has habits of its own: what is rare in one is frequent in another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.proof.explorer.items import Violation
+from tests.proof.unit_log.graphs import LOOP, PAIR
+from tests.proof.unit_log.world import MANY, Action, UnitWorld
+
+from crosscut.errors import ProtocolError
+from crosscut.protocol.unit_log.effects import AppendUnitEntry
+
+STEPS_MAX = 260
+SETTLING_STEPS_MAX = 4_000
+
+WEIGHTS = {
+    "crash": 0.12, "launch": 0.25, "repeat": 0.1, "no answer": 0.4, "done, no answer": 0.4, "never": 0.15,
+    "poll": 1.5, "compact": 0.5, "refuse": 0.2, "connect": 1.0, "deliver": 1.0, "deliver one": 0.5, "end group": 1.0, "done": 1.0,
+    "timer": 1.0,
+}  # fmt: skip
+
+SLOW = (
+    None, "AppendUnitEntry", "AuthoriseCommit", "StoreUnitSnapshot", "DeleteGroups", "ReadUnitTail",
+    "SealLooked", "SealSegment", "head",
+)  # fmt: skip
+
+
+@dataclass
+class Walk:
+    """What one walk did.
+
+    Attributes:
+        failure: What broke, or "".
+        actions: In order, for people.
+    """
+
+    failure: str = ""
+    seen: Counter[str] = field(default_factory=Counter)
+    actions: list[str] = field(default_factory=list)
+
+
+def walk(seed: int, make: Callable[..., UnitWorld] = UnitWorld) -> Walk:
+    """Walk through the world of `seed`, and on to its end without faults."""
+    chance = random.Random(seed)
+    graph = (LOOP, PAIR)[seed % 2]
+    done = Walk()
+    try:
+        world = make(graph, MANY, has_files=seed % 4 > 1)
+        _wander(world, chance, done)
+        _settle(world, chance, done)
+    except (Violation, ProtocolError) as error:
+        done.failure = str(error)
+    return done
+
+
+def _wander(world: UnitWorld, chance: random.Random, done: Walk) -> None:
+    weights = {kind: weight * chance.choice((0.2, 1, 1, 5)) for kind, weight in WEIGHTS.items()}
+    slow = chance.choice(SLOW)
+
+    def liking(action: Action) -> float:
+        weight = weights[str(action[0])]
+        if isinstance(action[1], int) and str(action[0]).startswith("done"):
+            asked = world.operations[action[1]].asked
+            kind = type(asked).__name__
+            is_head = isinstance(asked, AppendUnitEntry) and asked.index.number == 0
+            if kind == slow or (slow == "head" and is_head):
+                return weight * 0.05
+        return weight
+
+    for _ in range(chance.randrange(STEPS_MAX // 4, STEPS_MAX)):
+        actions = world.actions()
+        if not actions:
+            break
+        _take(world, chance.choices(actions, [liking(one) for one in actions])[0], done)
+
+
+def _settle(world: UnitWorld, chance: random.Random, done: Walk) -> None:
+    world.end_faults()
+    for _ in range(SETTLING_STEPS_MAX):
+        actions = world.progress()
+        if not actions:
+            break
+        _take(world, chance.choice(actions), done)
+    else:
+        raise Violation(f"U8: not at its end after {SETTLING_STEPS_MAX} steps")
+    world.check_end()
+
+
+def _take(world: UnitWorld, action: Action, done: Walk) -> None:
+    done.seen[str(action[0])] += 1
+    done.actions.append(described(world, action))
+    world.handle(action)
+
+
+def described(world: UnitWorld, action: Action) -> str:
+    """Return `action` as people read it."""
+    kind, *about = action
+    if str(kind) in ("done", "done, no answer", "no answer", "never", "refuse") and isinstance(about[0], int):
+        process, asked, _ = world.operations[about[0]]
+        return f"{kind}: {process[0]}{process[1]} {asked}"
+    return f"{kind}: {' '.join(map(str, about))}"
