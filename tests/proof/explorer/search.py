@@ -5,18 +5,39 @@ from __future__ import annotations
 import gc
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from tests.proof.explorer.items import Violation
 from tests.proof.explorer.reduction import Unreducible
-from tests.proof.explorer.task_table import Step
-from tests.proof.explorer.world import State, World
+from tests.proof.explorer.world import World
 
 from crosscut.errors import ProtocolError
 
 REPORT_EVERY = 5_000
 """States between two words about how far the search has come."""
+
+
+class Searched(Protocol):
+    """A world that can be searched. Its states are hashable, and equal only if what can follow is."""
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether steps that commute are taken in one order only."""
+
+    def first(self) -> Any:
+        """Return the state in which everything begins."""
+
+    def successors(self, state: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return what can happen in `state`, and the state after each of these steps.
+
+        Raises:
+            Violation: Something that must hold doesn't, in `state` or after a step.
+        """
+
+    def is_finished(self, state: Any) -> bool:
+        """Whether `state` is the end."""
 
 
 @dataclass
@@ -44,8 +65,8 @@ class Found:
     is_complete: bool = False
     is_reduced: bool = False
     violation: str = ""
-    path: list[State] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    path: list[Any] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)
 
     @property
     def transitions_per_second(self) -> float:
@@ -53,11 +74,11 @@ class Found:
 
 
 def explore(
-    world: World,
+    world: Searched,
     states_max: int = 10_000_000,
     *,
     progress: Callable[[Found], bool] | None = None,
-    visit: Callable[[State], None] | None = None,
+    visit: Callable[[Any], None] | None = None,
 ) -> Found:
     """Visit every state of `world`, nearest first, until something breaks.
 
@@ -74,6 +95,8 @@ def explore(
     try:
         return _explored(world, states_max, progress, visit)
     except Unreducible:
+        if not isinstance(world, World):
+            raise
         whole = World(world.graph, world.kind, world.bounds, world.make, is_reduced=False)
         world.__dict__.update(whole.__dict__)
         return _explored(world, states_max, progress, visit)
@@ -82,10 +105,10 @@ def explore(
 
 
 def _explored(
-    world: World,
+    world: Searched,
     states_max: int,
     progress: Callable[[Found], bool] | None,
-    visit: Callable[[State], None] | None,
+    visit: Callable[[Any], None] | None,
 ) -> Found:
     began = time.process_time()
     found = Found(is_reduced=world.is_reduced)
@@ -133,7 +156,7 @@ def _explored(
     return found
 
 
-def _path(order: list[State], parents: array[int], at: int) -> list[State]:
+def _path(order: list[Any], parents: array[int], at: int) -> list[Any]:
     path = []
     while at >= 0:
         path.append(order[at])
@@ -141,6 +164,6 @@ def _path(order: list[State], parents: array[int], at: int) -> list[State]:
     return path[::-1]
 
 
-def _step(world: World, before: State, after: State) -> Step:
+def _step(world: Searched, before: Any, after: Any) -> Any:
     steps, states = world.successors(before)
     return steps[states.index(after)]

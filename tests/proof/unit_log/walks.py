@@ -9,9 +9,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tests.proof.explorer.items import Violation
-from tests.proof.unit_log.graphs import LOOP, PAIR
+from tests.proof.unit_log.graphs import LOOP, PAIR, UnitGraph
 from tests.proof.unit_log.world import MANY, Action, UnitWorld
 
 from crosscut.errors import ProtocolError
@@ -22,8 +23,8 @@ SETTLING_STEPS_MAX = 4_000
 
 WEIGHTS = {
     "crash": 0.12, "launch": 0.25, "repeat": 0.1, "no answer": 0.4, "done, no answer": 0.4, "never": 0.15,
-    "poll": 1.5, "compact": 0.5, "refuse": 0.2, "connect": 1.0, "deliver": 1.0, "deliver one": 0.5, "end group": 1.0, "done": 1.0,
-    "timer": 1.0,
+    "poll": 1.5, "compact": 0.5, "refuse": 0.2, "connect": 1.0, "deliver": 1.0, "deliver one": 0.5,
+    "end group": 1.0, "done": 1.0, "timer": 1.0,
 }  # fmt: skip
 
 SLOW = (
@@ -46,23 +47,45 @@ class Walk:
     actions: list[str] = field(default_factory=list)
 
 
-def walk(seed: int, make: Callable[..., UnitWorld] = UnitWorld) -> Walk:
+class Habits(NamedTuple):
+    """What a walk does more often than others.
+
+    Attributes:
+        graph: None: drawn.
+        has_files: Likewise.
+        slow: The operations that take long; "": drawn.
+        liked: An action, or none.
+    """
+
+    graph: UnitGraph | None = None
+    has_files: bool | None = None
+    slow: str = ""
+    liked: str = ""
+
+
+ANY = Habits()
+
+
+def walk(seed: int, make: Callable[..., UnitWorld] = UnitWorld, habits: Habits = ANY) -> Walk:
     """Walk through the world of `seed`, and on to its end without faults."""
     chance = random.Random(seed)
-    graph = (LOOP, PAIR)[seed % 2]
+    graph = habits.graph or (LOOP, PAIR)[seed % 2]
+    has_files = seed % 4 > 1 if habits.has_files is None else habits.has_files
     done = Walk()
     try:
-        world = make(graph, MANY, has_files=seed % 4 > 1)
-        _wander(world, chance, done)
+        world = make(graph, MANY, has_files=has_files)
+        _wander(world, chance, habits, done)
         _settle(world, chance, done)
     except (Violation, ProtocolError) as error:
         done.failure = str(error)
     return done
 
 
-def _wander(world: UnitWorld, chance: random.Random, done: Walk) -> None:
+def _wander(world: UnitWorld, chance: random.Random, habits: Habits, done: Walk) -> None:
     weights = {kind: weight * chance.choice((0.2, 1, 1, 5)) for kind, weight in WEIGHTS.items()}
-    slow = chance.choice(SLOW)
+    slow = habits.slow or chance.choice(SLOW)
+    if habits.liked:
+        weights[habits.liked] *= 5
 
     def liking(action: Action) -> float:
         weight = weights[str(action[0])]

@@ -367,6 +367,8 @@ class UnitWorld:
                     self._give_up(operation)
             case _:
                 raise ProtocolError(f"no such action: {action}")
+        # They are performed in any order, so worlds that differ in it are the same.
+        self.operations.sort(key=_place)
         return []
 
     def _launch(self, name: str) -> None:
@@ -682,6 +684,11 @@ class UnitWorld:
 
     # The end.
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way."""
+        return not self.operations and not self._wire
+
     def end_faults(self) -> None:
         """From now on nothing goes wrong."""
         self._left = dict.fromkeys(self._left, 0)
@@ -707,6 +714,11 @@ class UnitWorld:
             )
             kept = [one for end in unit._senders.values() for one in end.kept()]
             ensure(not kept and not unit._owed, f"U8: {name} keeps {kept} and owes {unit._owed} for ever")
+
+
+def _place(one: Operation) -> tuple[Process, str, LogIndex]:
+    index = getattr(one.asked, "index", LogIndex(0, 0))
+    return one.process, type(one.asked).__name__, index
 
 
 def _parsed(group: GroupCommitted) -> tuple[int, list[tuple[str, int, str]]]:
