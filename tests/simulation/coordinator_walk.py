@@ -51,7 +51,7 @@ from crosscut.protocol.job.phases import DEPLOYED, Phase
 from crosscut.protocol.job.workers import LIVENESS_TICKS
 from crosscut.protocol.log.entries import JobFinished, LogEntry, SegmentOpened
 from crosscut.protocol.log.ownership import CLAIM_ATTEMPTS_MAX
-from crosscut.protocol.log.writer import UNCERTAIN_ATTEMPTS_MAX
+from crosscut.protocol.log.pending_append import UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     FailureCause,
     SnapshotAcknowledged,

@@ -88,8 +88,8 @@ from crosscut.protocol.log.entries import (
 )
 from crosscut.protocol.log.identity import Claimant
 from crosscut.protocol.log.ownership import CLAIM_ATTEMPTS_MAX
+from crosscut.protocol.log.pending_append import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.log.recovery import Predecessor
-from crosscut.protocol.log.writer import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.messages import (
     AbortCheckpoint,
     CloseLoops,

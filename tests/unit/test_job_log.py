@@ -27,11 +27,10 @@ from crosscut.protocol.log.entries import (
     SegmentOpened,
 )
 from crosscut.protocol.log.identity import Claimant
+from crosscut.protocol.log.pending_append import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.log.segments import LogEnd
 from crosscut.protocol.log.writer import (
     DIFFERENCES_MAX,
-    RETRY_APPEND_MS,
-    UNCERTAIN_ATTEMPTS_MAX,
     Durable,
     LogEffect,
     LogEvent,

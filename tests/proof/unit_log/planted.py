@@ -214,7 +214,7 @@ BUGS: dict[str, PlantedBug] = {
                 "    return [*kept, *(one for one in after if one < snapshot.index)]",
             ),
         ),
-        habits=Habits(PAIR, has_files=False, slow="AppendUnitEntry", liked="compact"),
+        habits=Habits(PAIR, has_files=False, slow="nothing", liked=("no answer", "compact", "launch")),
     ),
     "groups of a segment that goes on are deleted": PlantedBug(
         "U2|U4|U6",
@@ -226,7 +226,7 @@ BUGS: dict[str, PlantedBug] = {
                 "self._steps.append((self.next, UnitSegmentOpened(self._incarnation, last, snapshot)))",
             ),
         ),
-        habits=Habits(liked="compact"),
+        habits=Habits(liked=("compact",)),
     ),
     "an older claim wins": PlantedBug(
         "U6",
@@ -266,12 +266,12 @@ BUGS: dict[str, PlantedBug] = {
                 "()",
             ),
         ),
-        habits=Habits(liked="compact"),
+        habits=Habits(liked=("compact",)),
     ),
     "compaction forgets what is not committed": PlantedBug(
         "U8",
         (Edit(Unit, "_snapshot", "tuple(owed.items())", "()"),),
-        habits=Habits(PAIR, slow="AuthoriseCommit", liked="compact"),
+        habits=Habits(PAIR, slow="AuthoriseCommit", liked=("compact",)),
     ),
     "groups are deleted before their snapshot counts": PlantedBug(
         "U2|U4",
@@ -283,7 +283,7 @@ BUGS: dict[str, PlantedBug] = {
                 "return [DeleteGroups(tuple(self._replaced(self._frozen))), *self._open_segment()]",
             ),
         ),
-        habits=Habits(liked="compact"),
+        habits=Habits(liked=("compact",)),
     ),
     "the snapshot is of a later moment": PlantedBug(
         "U1|U3|U4",
@@ -296,7 +296,7 @@ BUGS: dict[str, PlantedBug] = {
                 "parts=parts)",
             ),
         ),
-        habits=Habits(PAIR, slow="StoreUnitSnapshot", liked="compact"),
+        habits=Habits(PAIR, slow="nothing", liked=("compact",)),
     ),
     "the source is told before the log": PlantedBug(
         "U4",
@@ -314,7 +314,7 @@ BUGS: dict[str, PlantedBug] = {
     "records after a gap are taken": PlantedBug(
         "U2",
         _GAPS,
-        habits=Habits(PAIR, liked="repeat"),
+        habits=Habits(PAIR, liked=("repeat",)),
     ),
     "state follows its entry": PlantedBug("U2", make=partial(UnitWorld, host=StateFollowsItsEntry)),
     "what is sent is forgotten": PlantedBug(

@@ -28,7 +28,7 @@ WEIGHTS = {
 }  # fmt: skip
 
 SLOW = (
-    None, "AppendUnitEntry", "AuthoriseCommit", "StoreUnitSnapshot", "DeleteGroups", "ReadUnitTail",
+    "nothing", "AppendUnitEntry", "AuthoriseCommit", "StoreUnitSnapshot", "DeleteGroups", "ReadUnitTail",
     "SealLooked", "SealSegment", "head",
 )  # fmt: skip
 
@@ -53,14 +53,14 @@ class Habits(NamedTuple):
     Attributes:
         graph: None: drawn.
         has_files: Likewise.
-        slow: The operations that take long; "": drawn.
-        liked: An action, or none.
+        slow: The operations that take long; "nothing" for none of them; "": drawn.
+        liked: Actions.
     """
 
     graph: UnitGraph | None = None
     has_files: bool | None = None
     slow: str = ""
-    liked: str = ""
+    liked: tuple[str, ...] = ()
 
 
 ANY = Habits()
@@ -84,8 +84,8 @@ def walk(seed: int, make: Callable[..., UnitWorld] = UnitWorld, habits: Habits =
 def _wander(world: UnitWorld, chance: random.Random, habits: Habits, done: Walk) -> None:
     weights = {kind: weight * chance.choice((0.2, 1, 1, 5)) for kind, weight in WEIGHTS.items()}
     slow = habits.slow or chance.choice(SLOW)
-    if habits.liked:
-        weights[habits.liked] *= 5
+    for kind in habits.liked:
+        weights[kind] *= 5
 
     def liking(action: Action) -> float:
         weight = weights[str(action[0])]

@@ -72,6 +72,7 @@ class Faults(NamedTuple):
     failures: int = 0
 
 
+NO_FAULTS = Faults()
 MANY = Faults(crashes=4, zombies=3, repeats=3, unknown=6, cuts=4, compactions=4, failures=3)
 
 

@@ -29,17 +29,9 @@ from crosscut.protocol.log.entries import (
     SegmentClosed,
 )
 from crosscut.protocol.log.identity import Claimant, shown
+from crosscut.protocol.log.pending_append import RETRY_APPEND_MS
 from crosscut.protocol.log.segments import claim_of
-from crosscut.protocol.log.writer import (
-    RETRY_APPEND_MS,
-    Durable,
-    LogEvent,
-    LogWriter,
-    Overtaken,
-    Refused,
-    Undecided,
-    Verdict,
-)
+from crosscut.protocol.log.writer import Durable, LogEvent, LogWriter, Overtaken, Refused, Undecided, Verdict
 from crosscut.protocol.messages import FailureCause, SplitAssignment
 from crosscut.protocol.splits import rescaling
 

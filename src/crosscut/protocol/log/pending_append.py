@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+from crosscut.foundation.frozen import dataclass
+
 RETRY_APPEND_MS = 200
 UNCERTAIN_ATTEMPTS_MAX = 20
 
@@ -41,24 +43,26 @@ class Fate(Enum):
     """It is not there: append it again."""
 
 
+@dataclass(slots=True)
 class PendingAppend(Generic[Entry]):
     """The append of `entry`. Each answer of the store has one consequence.
 
-    Args:
+    Attributes:
         attempts_max: After so many unknown outcomes in a row, the entry is undecided.
+        reason: What the store said about the newest attempt that did not succeed.
+        winner: What has the index of the entry, if it is overtaken.
     """
 
-    def __init__(self, entry: Entry, attempts_max: int = UNCERTAIN_ATTEMPTS_MAX) -> None:
-        self.entry = entry
-        self.reason = ""
-        """What the store said about the newest attempt that did not succeed."""
-        self._attempts_max = attempts_max
-        self._uncertain_attempts = 0
-        self._is_said_to_exist = False
+    entry: Entry
+    attempts_max: int = UNCERTAIN_ATTEMPTS_MAX
+    reason: str = ""
+    winner: Entry | None = None
+    uncertain_attempts: int = 0
+    is_said_to_exist: bool = False
 
     def taken(self) -> Fate:
         """The index exists already. By whom? Perhaps by an attempt of our own whose outcome was unknown."""
-        self._is_said_to_exist = True
+        self.is_said_to_exist = True
         return Fate.READ
 
     def read(self, found: Entry | None, *, contradiction: str) -> Fate:
@@ -68,17 +72,20 @@ class PendingAppend(Generic[Entry]):
             contradiction: The reason to give if the store has said before that the index is taken, and now
                 that there is no entry.
         """
+        if found == self.entry:
+            return Fate.WRITTEN
         if found is not None:
-            return Fate.WRITTEN if found == self.entry else Fate.OVERTAKEN
-        if not self._is_said_to_exist:
+            self.winner = found
+            return Fate.OVERTAKEN
+        if not self.is_said_to_exist:
             return Fate.APPEND
         # One of the two answers is stale. Asked at once, the store would say the same again.
-        self._is_said_to_exist = False
+        self.is_said_to_exist = False
         return self.uncertain(contradiction)
 
     def refused(self, reason: str) -> Fate:
         """An attempt was certainly not applied."""
-        if self._uncertain_attempts:
+        if self.uncertain_attempts:
             # An earlier attempt at this very entry may still have been applied.
             return self.uncertain(reason)
         self.reason = reason
@@ -87,5 +94,5 @@ class PendingAppend(Generic[Entry]):
     def uncertain(self, reason: str) -> Fate:
         """An attempt may or may not have been applied, now or later."""
         self.reason = reason
-        self._uncertain_attempts += 1
-        return Fate.UNDECIDED if self._uncertain_attempts >= self._attempts_max else Fate.WAIT
+        self.uncertain_attempts += 1
+        return Fate.UNDECIDED if self.uncertain_attempts >= self.attempts_max else Fate.WAIT

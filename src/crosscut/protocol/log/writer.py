@@ -36,6 +36,7 @@ from crosscut.protocol.log.entries import (
     SegmentClosed,
     SegmentOpened,
 )
+from crosscut.protocol.log.pending_append import RETRY_APPEND_MS, Fate, PendingAppend
 from crosscut.protocol.log.segments import LogEnd, following, head_after, written_before
 
 # Answers of the store to an append: three, because "not known" is one of them.
@@ -68,8 +69,6 @@ AppendOutcome = Appended | Taken | Unknown
 
 # The fate of an entry.
 
-RETRY_APPEND_MS = 200
-UNCERTAIN_ATTEMPTS_MAX = 20
 SEGMENT_ENTRIES_MAX = 1_000
 DIFFERENCES_MAX = 20
 """Entries in a row that hold only changes: at most so many must be read to know one."""
@@ -144,11 +143,10 @@ class LogWriter:
         self._base: LogIndex | None = None
         self._difference_count = 0
         self._step: AppendEntry | None = None
+        self._pending: PendingAppend[LogEntry] | None = None
         self._step_count = 0
         self._is_asking = False
         self._queue: deque[JobEntry] = deque()
-        self._uncertain_attempts = 0
-        self._is_said_to_exist = False
         self._ended: tuple[LogIndex, ...] = ()
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
@@ -185,63 +183,70 @@ class LogWriter:
             # A call that was given up has returned after all.
             self.dropped["late log answer"] += 1
             return [], None
-        if self._step is None or event.index > asked:
+        if self._step is None or self._pending is None or event.index > asked:
             raise ProtocolError(f"{event!r} while the writer is at entry {asked}")
         answered, self._is_asking = self._cancel_call(), False
-        effects, verdict = self._answered(event, self._step)
+        effects, verdict = self._answered(event, self._step, self._pending)
         return [*answered, *effects], verdict
 
     def _timer_fired(self, timer: Timer) -> tuple[list[LogEffect], Verdict | None]:
-        if self._step is not None and timer == self._timer("retry-append"):
+        if self._step is None or self._pending is None:
+            self.dropped["stale timer"] += 1
+            return [], None
+        if timer == self._timer("retry-append"):
             return self._ask(ReadEntry(self._step.index)), None
-        if self._step is not None and self._is_asking and timer == self._timer("log-call"):
+        if self._is_asking and timer == self._timer("log-call"):
             self._is_asking = False
-            return self._uncertain(
-                self._step, f"the store has not answered within {self._timeout_ms / 1000:g} s"
-            )
+            reason = f"the store has not answered within {self._timeout_ms / 1000:g} s"
+            return self._next(self._pending.uncertain(reason), self._step, self._pending)
         self.dropped["stale timer"] += 1
         return [], None
 
     def _answered(
-        self, event: EntryAppended | EntryTaken | EntryUncertain | EntryRefused | EntryRead, step: AppendEntry
+        self,
+        event: EntryAppended | EntryTaken | EntryUncertain | EntryRefused | EntryRead,
+        step: AppendEntry,
+        pending: PendingAppend[LogEntry],
     ) -> tuple[list[LogEffect], Verdict | None]:
         match event:
             case EntryAppended():
-                return self._written(step)
-            case EntryTaken(index):
-                # Taken by whom? Perhaps by an attempt of our own whose outcome was unknown.
-                self._is_said_to_exist = True
-                return self._ask(ReadEntry(index)), None
+                return self._next(Fate.WRITTEN, step, pending)
+            case EntryTaken():
+                return self._next(pending.taken(), step, pending)
             case EntryRead(index, found):
-                if found is None:
-                    return self._absent(step)
-                if found == step.entry:
-                    return self._written(step)
-                return self._decided(Overtaken(self._queue[0], index, found))
+                contradiction = f"the store says that entry {index} exists, and then that there is none"
+                return self._next(pending.read(found, contradiction=contradiction), step, pending)
             case EntryUncertain(_, reason):
-                return self._uncertain(step, reason)
+                return self._next(pending.uncertain(reason), step, pending)
             case EntryRefused(_, reason):
-                if self._uncertain_attempts:
-                    # An earlier attempt at this very entry may still have been applied.
-                    return self._uncertain(step, reason)
-                return self._decided(Refused(self._queue[0], reason))
+                return self._next(pending.refused(reason), step, pending)
             case _:
                 assert_never(event)
 
-    def _absent(self, step: AppendEntry) -> tuple[list[LogEffect], Verdict | None]:
-        if not self._is_said_to_exist:
-            return self._ask(step), None
-        # One of the two answers is stale. Asked at once, the store would say the same again.
-        self._is_said_to_exist = False
-        return self._uncertain(
-            step, f"the store says that entry {step.index} exists, and then that there is none"
-        )
-
-    def _uncertain(self, step: AppendEntry, reason: str) -> tuple[list[LogEffect], Verdict | None]:
-        self._uncertain_attempts += 1
-        if self._uncertain_attempts >= UNCERTAIN_ATTEMPTS_MAX:
-            return self._decided(Undecided(self._queue[0], reason))
-        return [StartTimer(self._timer("retry-append"), RETRY_APPEND_MS)], None
+    def _next(
+        self, fate: Fate, step: AppendEntry, pending: PendingAppend[LogEntry]
+    ) -> tuple[list[LogEffect], Verdict | None]:
+        """Go on after an answer to `step`."""
+        match fate:
+            case Fate.WRITTEN:
+                return self._written(step)
+            case Fate.OVERTAKEN:
+                if pending.winner is None:
+                    raise ProtocolError(f"entry {step.index} is overtaken by nothing")
+                return self._decided(Overtaken(self._queue[0], step.index, pending.winner))
+            case Fate.READ:
+                # Taken by whom? Perhaps by an attempt of our own whose outcome was unknown.
+                return self._ask(ReadEntry(step.index)), None
+            case Fate.APPEND:
+                return self._ask(step), None
+            case Fate.WAIT:
+                return [StartTimer(self._timer("retry-append"), RETRY_APPEND_MS)], None
+            case Fate.REFUSED:
+                return self._decided(Refused(self._queue[0], pending.reason))
+            case Fate.UNDECIDED:
+                return self._decided(Undecided(self._queue[0], pending.reason))
+            case _:
+                assert_never(fate)
 
     # The steps of writing an entry.
 
@@ -265,8 +270,7 @@ class LogWriter:
     def _written(self, step: AppendEntry) -> tuple[list[LogEffect], Verdict | None]:
         """Go on after `step` has become durable."""
         entry = self._queue[0]
-        self._last, self._step = step.index, None
-        self._uncertain_attempts, self._is_said_to_exist = 0, False
+        self._last, self._step, self._pending = step.index, None, None
         match step.entry:
             case SegmentClosed():
                 self._is_of_another, self._has_closed = False, True
@@ -295,6 +299,7 @@ class LogWriter:
 
     def _ask_next(self) -> list[LogEffect]:
         self._step = self._next_step(self._queue[0])
+        self._pending = PendingAppend(self._step.entry)
         self._step_count += 1
         return self._ask(self._step)
 
@@ -310,8 +315,7 @@ class LogWriter:
 
     def _decided(self, verdict: Verdict) -> tuple[list[LogEffect], Verdict]:
         self._queue.popleft()
-        self._step = None
-        self._uncertain_attempts, self._is_said_to_exist = 0, False
+        self._step = self._pending = None
         if not isinstance(verdict, (Durable, Refused)):
             # The log is not ours any more, or can't be known: nothing after it may be written.
             self._queue.clear()
