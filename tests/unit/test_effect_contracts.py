@@ -9,14 +9,20 @@ from typing import get_args
 import pytest
 
 from crosscut.protocol import effects, events, messages
+from crosscut.protocol.job import job_run
 from crosscut.protocol.microbatch import effects as batch_effects
+from crosscut.protocol.microbatch import engine_switch
 from crosscut.protocol.microbatch import events as batch_events
+from crosscut.protocol.worker import lifecycle
 
 EFFECTS = [
     *get_args(effects.TaskEffect),
     *get_args(effects.CommitterEffect),
     *get_args(effects.JobEffect),
     *get_args(batch_effects.BatchEffect),
+    *get_args(lifecycle.WorkerEffect),
+    *get_args(job_run.RunEffect),
+    *get_args(engine_switch.EngineEffect),
 ]
 ANSWERS = {
     one.__name__
@@ -26,6 +32,9 @@ ANSWERS = {
         events.JobEvent,
         batch_events.BatchEvent,
         messages.WorkerMessage,
+        lifecycle.WorkerEvent,
+        job_run.RunEvent,
+        engine_switch.EngineEvent,
     )
     for one in get_args(kinds)
 }

@@ -76,7 +76,9 @@ RunEvent = (
 class StartEngine:
     """Start an engine run, which goes on from the newest checkpoint.
 
-    Answered by `EpochOwned`, and later by `EngineRunEnded`; or by `EngineRunEnded` alone.
+    After: -
+    Answer: EpochOwned and later EngineRunEnded, or EngineRunEnded alone
+    Lost: with the driver; the next start goes on from the log
 
     Attributes:
         number: Of the engine run, from 1 on.
@@ -88,19 +90,34 @@ class StartEngine:
 
 @dataclass(frozen=True, slots=True)
 class PostToEngine:
-    """Hand a request to the engine run, after `StartEngine`; it may not own an epoch yet."""
+    """Hand a request to the engine run, after `StartEngine`; it may not own an epoch yet.
+
+    After: -
+    Answer: EngineRunEnded
+    Lost: with the driver, and the request with it
+    """
 
     request: EndRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceOwned:
-    """The job owns its checkpoint directory: let the start return. Emitted once."""
+    """The job owns its checkpoint directory: let the start return. Emitted once.
+
+    After: the claim of the epoch
+    Answer: nothing
+    Lost: with the driver
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceSwitch:
-    """Tell listeners that another engine follows; the engine run before is closed."""
+    """Tell listeners that another engine follows; the engine run before is closed.
+
+    After: -
+    Answer: nothing
+    Lost: with the driver
+    """
 
     engine: Engine
     why: str
@@ -108,14 +125,23 @@ class AnnounceSwitch:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceEnd:
-    """Tell listeners how the job ends. Once, before `EndRun`."""
+    """Tell listeners how the job ends. Once, before `EndRun`.
+
+    After: what the outcome says
+    Answer: nothing
+    Lost: with the driver
+    """
 
     end: EndJob
 
 
 @dataclass(frozen=True, slots=True)
 class CloseEngine:
-    """End all that the cluster runs for the engine run. Answered by `EngineRunClosed`.
+    """End all that the cluster runs for the engine run.
+
+    After: -
+    Answer: EngineRunClosed
+    Lost: with the driver; zombies are fenced by the next epoch
 
     Attributes:
         is_last: No other follows. Else savepoints that are being written are waited for first: they read
@@ -127,7 +153,12 @@ class CloseEngine:
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """The job is over. The last effect."""
+    """The job is over. The last effect.
+
+    After: what the outcome says
+    Answer: nothing
+    Lost: with the driver
+    """
 
     end: EndJob
 

@@ -101,14 +101,24 @@ EngineEvent = BatchVisible | LagSeen | EndAsked | EngineEnded
 
 @dataclass(frozen=True, slots=True)
 class StopEngine:
-    """Have what runs take a last checkpoint and end. Answered by `EngineEnded`."""
+    """Have what runs take a last checkpoint and end.
+
+    After: -
+    Answer: EngineEnded
+    Lost: with the driver; the next start goes on from the log
+    """
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartEngine:
-    """Go on from the newest checkpoint under this engine."""
+    """Go on from the newest checkpoint under this engine.
+
+    After: the end of the other engine run
+    Answer: EngineEnded, at its end
+    Lost: with the driver; the next start goes on from the log
+    """
 
     engine: Engine
     why: str

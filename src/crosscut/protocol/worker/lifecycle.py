@@ -34,33 +34,58 @@ class TasksEnded:
 
 @dataclass(frozen=True, slots=True)
 class LearnPeers:
-    """Remember where these are reached: it is not said again."""
+    """Remember where these are reached: it is not said again.
+
+    After: -
+    Answer: nothing
+    Lost: with the process; another attempt is told of all
+    """
 
     peers: tuple[Peer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EndTasks:
-    """End the tasks that are here, if there are any. Answered by `TasksEnded`."""
+    """End the tasks that are here, if there are any.
+
+    After: -
+    Answer: TasksEnded; the worker exits if a call hangs
+    Lost: with the process, and the tasks with it
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class BeginTasks:
-    """Build the tasks of an epoch, and connect them."""
+    """Build the tasks of an epoch, and connect them.
+
+    After: -
+    Answer: nothing; the coordinator hears WorkerReady or TaskFailed
+    Lost: with the process, whose silence says so
+    """
 
     deploy: DeployTasks
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardToTasks:
-    """Pass an order on to the tasks that are here, or are being built."""
+    """Pass an order on to the tasks that are here, or are being built.
+
+    After: -
+    Answer: nothing
+    Lost: with the process
+    """
 
     order: TaskOrder
 
 
 @dataclass(frozen=True, slots=True)
 class EndWorker:
-    """Exit. `failed`: so that Spark starts another attempt."""
+    """Exit. `failed`: so that Spark starts another attempt.
+
+    After: -
+    Answer: nothing
+    Lost: with the process
+    """
 
     reason: str
     failed: bool
