@@ -113,7 +113,7 @@ def test_completing_one_gives_the_older_ones_up_and_that_is_no_failure() -> None
         *aborted(1),
         *deletes(paths(1)[:1]),
     ]
-    assert one.coordinator.checkpoints.failed_count == 0
+    assert one.coordinator.checkpoints.failed.failed_count == 0
     assert one.coordinator.checkpoints.under_way == 3
     assert one.acknowledge(3) == [*appends(3, completed(3), since=2)]
 

@@ -166,9 +166,9 @@ def test_a_checkpoint_whose_entry_is_being_appended_can_not_be_given_up() -> Non
     talk.fire("trigger")
     talk.acknowledge(1)
     assert talk.fire("checkpoint-timeout", number=1) == []
-    assert (checkpoints.under_way, checkpoints.failed_count) == (1, 0)
+    assert (checkpoints.under_way, checkpoints.failed.failed_count) == (1, 0)
     talk.hear(EntryRefused(at(2), "full"))
-    assert (checkpoints.under_way, checkpoints.failed_count) == (None, 1)
+    assert (checkpoints.under_way, checkpoints.failed.failed_count) == (None, 1)
 
 
 def test_the_last_source_to_drain_starts_a_checkpoint_and_the_others_do_not() -> None:

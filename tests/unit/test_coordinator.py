@@ -257,7 +257,7 @@ def test_a_declined_checkpoint_is_aborted_and_only_that_one() -> None:
     ]
     assert talk.message(1, SnapshotDeclined(E1, N1, S1, "superseded")) == []
     assert talk.coordinator.phase is Phase.RUNNING
-    assert talk.coordinator.checkpoints.failed_count == 1
+    assert talk.coordinator.checkpoints.failed.failed_count == 1
 
 
 def test_a_checkpoint_that_takes_too_long_is_aborted() -> None:
@@ -1441,7 +1441,7 @@ def test_a_job_finishes_when_the_append_of_another_final_checkpoint_is_refused()
         *deletes(paths(2)),
         *appends(3, JobFinished(E1, N1), step=4),
     ]
-    assert talk.coordinator.checkpoints.failed_count == 0
+    assert talk.coordinator.checkpoints.failed.failed_count == 0
     assert talk.hear(EntryAppended(at(3)))[-1] == EndJob("finished")
 
 

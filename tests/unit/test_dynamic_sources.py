@@ -37,8 +37,9 @@ from crosscut.protocol.events import (
     SplitsFound,
     StopRequested,
     Timer,
+    TimerFired,
 )
-from crosscut.protocol.job.phases import Phase
+from crosscut.protocol.job.phases import JobState, Phase
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.messages import (
     AssignSplits,
@@ -305,15 +306,18 @@ def test_without_checkpoints_nobody_knows_what_has_been_read_and_all_that_is_fou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(finding, "UNREAD_BYTES_MAX", 10)
-    one = SplitDiscovery([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter(), is_bounded=False)
+    look = TimerFired(Timer("find", E1, 0))
+    n, job = CheckpointId(1), JobState(Phase.RUNNING, E1)
+    sources, registry = [(SOURCE, 500)], WorkerRegistry(2, 1_000)
+    one = SplitDiscovery(sources, 1_000, job, registry, Counter(), is_bounded=False)
     one.begin(E1, None, [], [], 2)
-    assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, None)
-    one.found(SplitsFound(E1, SOURCE, [], 1), CheckpointId(1), None, is_running=True)
+    assert one.handle(look, n, None)[0][0] == FindSplits(E1, SOURCE, None)
+    one.handle(SplitsFound(E1, SOURCE, [], 1), n, None)
     one._searches[SOURCE].shares[0] = finding._share([row("a" * 100)])
-    assert one.due(Timer("find", E1, 0))[0] == FindSplits(E1, SOURCE, 1)
-    bounded = SplitDiscovery([(SOURCE, 500)], 1_000, WorkerRegistry(2, 1_000), Counter())
+    assert one.handle(look, n, None)[0][0] == FindSplits(E1, SOURCE, 1)
+    bounded = SplitDiscovery(sources, 1_000, job, registry, Counter())
     bounded.begin(E1, None, [], [SplitAssignment(S0, [row("a" * 100)])], 2)
-    assert bounded.due(Timer("find", E1, 0)) == [LATER]
+    assert bounded.handle(look, n, None) == ([LATER], None)
 
 
 def test_only_the_newest_splits_that_have_ended_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +327,7 @@ def test_only_the_newest_splits_that_have_ended_are_remembered(monkeypatch: pyte
     talk.hear(SplitsFound(E1, SOURCE, [row(name) for name in "abcdef"], 6))
     read_to(talk, 1, 2, "a")
     talk.fire("find")
-    (search,) = talk.coordinator._finding._searches.values()
+    (search,) = talk.coordinator._splits._searches.values()
     assert list(search.ids) == ["a", "e", "f"]
     repeated = SplitsFound(E1, SOURCE, [row(name) for name in "aef"], 6)
     assert talk.hear(repeated) == [ANSWERED, LATER], "one that is read, and the newest that have ended"
@@ -334,7 +338,7 @@ def test_answers_between_two_checkpoints_leave_one_thing_that_is_known() -> None
     for count in range(1, 50):
         talk.fire("find")
         talk.hear(SplitsFound(E1, SOURCE, [row(f"split {count}")], count))
-    (search,) = talk.coordinator._finding._searches.values()
+    (search,) = talk.coordinator._splits._searches.values()
     assert len(search.known) == 2
     assert len(search.assigned) == 2, "one for each task"
     talk.complete(1, 2)

@@ -141,7 +141,7 @@ def test_a_checkpoint_with_more_than_that_fails_and_the_job_goes_on(monkeypatch:
         *both(AbortCheckpoint(E1, N1)),
         *deletes(paths(1)),
     ]
-    assert "what the tasks of sink out have staged takes" in talk.coordinator.checkpoints.last_failure
+    assert "what the tasks of sink out have staged takes" in talk.coordinator.checkpoints.failed.last_failure
     assert talk.coordinator.phase is Phase.RUNNING
     monkeypatch.undo()
     talk.complete(2, 2)

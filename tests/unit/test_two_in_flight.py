@@ -37,7 +37,9 @@ def test_a_complete_checkpoint_aborts_the_older_ones_that_are_still_under_way() 
         *both(AbortCheckpoint(E1, N1)),
     ]
     assert talk.coordinator.completed == completed(2)
-    assert talk.coordinator.checkpoints.failed_count == 0, "it was of no use any more, and has not failed"
+    assert talk.coordinator.checkpoints.failed.failed_count == 0, (
+        "it was of no use any more, and has not failed"
+    )
 
 
 def test_an_older_entry_that_is_refused_makes_room_for_the_newer_one_behind_it() -> None:

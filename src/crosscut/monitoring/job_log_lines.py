@@ -135,9 +135,9 @@ class Journal:
 
     def _checkpoints(self, coordinator: Coordinator) -> list[Line]:
         lines = []
-        if coordinator.checkpoints.failed_count > self._failed_count:
-            self._failed_count = coordinator.checkpoints.failed_count
-            lines.append(Line(logging.WARNING, coordinator.checkpoints.last_failure))
+        if coordinator.checkpoints.failed.failed_count > self._failed_count:
+            self._failed_count = coordinator.checkpoints.failed.failed_count
+            lines.append(Line(logging.WARNING, coordinator.checkpoints.failed.last_failure))
         completed = coordinator.completed
         if completed is None or completed is self._completed:
             return lines

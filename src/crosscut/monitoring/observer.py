@@ -276,12 +276,12 @@ class Watching:
 
     def _note_failures(self, now_ns: int, coordinator: Coordinator) -> None:
         checkpoints = coordinator.checkpoints
-        if checkpoints.failed_count > self._failed_count:
-            self._failed_count = checkpoints.failed_count
+        if checkpoints.failed.failed_count > self._failed_count:
+            self._failed_count = checkpoints.failed.failed_count
             at_ms, epoch = self._wall_ms(), coordinator.epoch
             self._tell(
                 events.CheckpointFailed(
-                    job=self._name, at_ms=at_ms, epoch=epoch, reason=checkpoints.last_failure
+                    job=self._name, at_ms=at_ms, epoch=epoch, reason=checkpoints.failed.last_failure
                 )
             )
         newest = coordinator.failures[-1] if coordinator.failures else None
@@ -319,7 +319,9 @@ class Watching:
         self.failovers.performed(now_ns, effects)
         for message in said:
             if isinstance(message, AbortCheckpoint):
-                self.checkpoints.failed(now_ns, message.checkpoint_id, coordinator.checkpoints.last_failure)
+                self.checkpoints.failed(
+                    now_ns, message.checkpoint_id, coordinator.checkpoints.failed.last_failure
+                )
             elif isinstance(message, DeployTasks):
                 self.meter.begin(message.snapshots)
                 self._rescaled_from = message.rescaled_from

@@ -378,7 +378,7 @@ def build_status(
         workers=_workers(coordinator, seen.workers),
         checkpoints=tuple(seen.checkpoints),
         checkpoints_completed=seen.completed_count,
-        checkpoints_failed=coordinator.checkpoints.failed_count,
+        checkpoints_failed=coordinator.checkpoints.failed.failed_count,
         checkpoint_under_way=under_way,
         restarts=seen.restarts_before + coordinator.restart_count,
         last_failure=coordinator.failures[-1].message if coordinator.failures else "",

@@ -49,9 +49,6 @@ from crosscut.wire.batches import decode_batch
 class Task:
     """One parallel instance of a vertex, in one epoch.
 
-    Args:
-        plan: What it is made of.
-
     Attributes:
         task_effects: Work for the performer, after any call.
         input_gate: The inputs.

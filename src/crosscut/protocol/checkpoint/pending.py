@@ -76,6 +76,12 @@ class PendingCheckpoint:
         return sorted(self._tasks - self._snapshots.keys())
 
     @property
+    def missing_shown(self) -> str:
+        """Which tasks have not acknowledged, for people; "" if all have."""
+        missing = self.missing
+        return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
+
+    @property
     def paths(self) -> frozenset[str]:
         """The files that its snapshots are in."""
         return frozenset(path for one in self._snapshots.values() for path in retention.paths_of(one))

@@ -25,6 +25,7 @@ from crosscut.protocol.checkpoint.events import (
     TaskReport,
     TasksReady,
 )
+from crosscut.protocol.checkpoint.failures import CheckpointFailures
 from crosscut.protocol.checkpoint.global_committer import GlobalCommitter
 from crosscut.protocol.checkpoint.pending import PendingCheckpoint
 from crosscut.protocol.checkpoint.requests import CheckpointRequests
@@ -35,11 +36,10 @@ from crosscut.protocol.job.commits import Commits
 from crosscut.protocol.job.phases import CHECKPOINTED, DEPLOYED, JobState, Phase
 from crosscut.protocol.job.spec import CoordinatorSpec
 from crosscut.protocol.job.workers import WorkerRegistry
-from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX, CheckpointCompleted, LogEntry
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.log.ownership import NoCheckpoint, Ownership
 from crosscut.protocol.messages import (
     CloseLoops,
-    FailureCause,
     PauseSources,
     SnapshotAcknowledged,
     SnapshotDeclined,
@@ -58,7 +58,7 @@ class CheckpointScheduler:
     """All checkpoints of one driver.
 
     Any event may make a checkpoint fail, and after too many failures in a row the job must end: look at
-    `failure` after each.
+    `failed` after each.
 
     While too many checkpoints are uncommitted none starts, but for the last one of a stop. If the next one
     has waited for long, to start or for a sink that commits an older one, sources wait as well: what they
@@ -78,8 +78,7 @@ class CheckpointScheduler:
 
     Attributes:
         next_id: Of the checkpoint that is triggered next. Ids grow and are never used twice.
-        failed_count: How many checkpoints have failed.
-        last_failure: Which checkpoint has failed last, and why; "" if one was completed since.
+        failed: Those that have failed.
         requests: Who waits for one.
     """
 
@@ -109,9 +108,7 @@ class CheckpointScheduler:
         # By id, which is the order in which they were triggered.
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}
         self._drained: set[TaskId] = set()
-        self.failed_count = 0
-        self._failures_in_a_row = 0
-        self.last_failure = ""
+        self.failed = CheckpointFailures(terms.checkpoints)
         # When the newest one started, or records began to flow.
         self._started_ms = 0
         # The least time between two is not over; one has become due in it.
@@ -141,24 +138,12 @@ class CheckpointScheduler:
         return self._sources <= self._drained
 
     @property
-    def failure(self) -> FailureCause | None:
-        """Why the job must end: too many checkpoints have failed in a row."""
-        in_a_row = self._failures_in_a_row
-        # Each one uses an id up, as those under way do, and ids may not go further ahead of the log than
-        # the lead.
-        lead_max = CHECKPOINT_IDS_LEAD_MAX + 1 - self._spec.in_flight_max
-        if in_a_row <= min(self._spec.failures_max, lead_max):
-            return None
-        message = f"{in_a_row} checkpoints in a row failed; {self.last_failure}"
-        return FailureCause("CheckpointsFailed", message, is_transient=True)
-
-    @property
     def overdue(self) -> str:
         """Why the awaited checkpoint is not complete, for people; "" if there is nothing to say."""
         n = self.under_way
         if n is None:
-            return self.last_failure
-        waiting = _missing(self._pending[n]) or "; the job log has not said whether it holds its entry"
+            return self.failed.last_failure
+        waiting = self._pending[n].missing_shown or "; the job log has not said whether it holds its entry"
         return f"checkpoint {n} is not complete after {self._spec.timeout_ms / 1000:g} s{waiting}"
 
     def is_under_way(self, n: CheckpointId) -> bool:
@@ -284,7 +269,7 @@ class CheckpointScheduler:
                 return self._trigger() if was_due else []
             case _:
                 n = CheckpointId(timer.number)
-                missing = _missing(self._pending[n]) if n in self._pending else ""
+                missing = self._pending[n].missing_shown if n in self._pending else ""
                 return self._give_up(n, f"not whole after {self._spec.timeout_ms / 1000:g} s{missing}")
 
     def _due(self) -> list[JobEffect]:
@@ -386,7 +371,7 @@ class CheckpointScheduler:
             # What is read to its end already is in no manifest.
             self._retention.waste(staged_for(self._log.splits))
         self._retention.add(entry, log_index.segment, self._log.take_ended())
-        self._failures_in_a_row, self.last_failure = 0, ""
+        self.failed.note_completion()
         pending = self._pending.pop(n, None)
         effects: list[JobEffect] = []
         if pending is not None:
@@ -440,7 +425,7 @@ class CheckpointScheduler:
         if n not in self._pending:
             return []
         effects = self._fail(n, reason)
-        if self.failure is not None:
+        if self.failed.cause is not None:
             return effects
         return [*effects, *self._append_if_whole(self._pending.values())]
 
@@ -455,13 +440,11 @@ class CheckpointScheduler:
         is_after_drain = self._pending[n].is_after_drain
         effects = self._abort(n)
         if not self._is_final_complete:
-            self.failed_count += 1
-            self._failures_in_a_row += 1
-            self.last_failure = f"checkpoint {n} has failed: {reason}"
-            effects += self.requests.failed(n, self.last_failure)
+            self.failed.note(n, reason)
+            effects += self.requests.failed(n, self.failed.last_failure)
             effects += self._pause()
         effects += self._delete()
-        if self.failure is not None:
+        if self.failed.cause is not None:
             return effects
         return [*effects, *self._after_failure(n, is_after_drain=is_after_drain)]
 
@@ -513,8 +496,3 @@ class CheckpointScheduler:
             return []
         in_use = frozenset[str]().union(*(one.paths for one in self._pending.values()))
         return self._retention.delete(in_use | self.requests.paths)
-
-
-def _missing(pending: PendingCheckpoint) -> str:
-    missing = pending.missing
-    return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""

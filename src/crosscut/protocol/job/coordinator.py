@@ -81,16 +81,17 @@ class Coordinator:
         self._failures = Failures(terms.restart)
         self._log = Ownership(terms, self.dropped)
         self.registry = WorkerRegistry(terms.identity.parallelism, terms.heartbeat_timeout_ms, self.dropped)
-        self._finding = SplitDiscovery(
+        self._splits = SplitDiscovery(
             terms.dynamic_sources,
             terms.start_timeout_ms,
+            self._job,
             self.registry,
             self.dropped,
             is_bounded=terms.checkpoints.periodic,
         )
         self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max)
         self.checkpoints = CheckpointScheduler(
-            terms, self._job, self.registry, self._log, self._finding, self.commits, self.dropped
+            terms, self._job, self.registry, self._log, self._splits, self.commits, self.dropped
         )
         self._source_groups = SourceGroups(dict(terms.source_groups), dict(terms.joined_sources))
         self._ending = Ending(terms, self._job, self._log, self.checkpoints, self.commits, self.dropped)
@@ -113,7 +114,7 @@ class Coordinator:
     @property
     def searches(self) -> tuple[DiscoveryState, ...]:
         """How the searches for splits that come stand."""
-        return self._finding.searches
+        return self._splits.searches
 
     @property
     def restart_count(self) -> int:
@@ -176,12 +177,8 @@ class Coordinator:
                 return self._tail_read(event)
             case on.SplitsDiscovered(assignments):
                 return self._log.splits_discovered(assignments)
-            case on.SplitsFound():
-                is_running = self.phase is Phase.RUNNING
-                next_id = self.checkpoints.next_id
-                return self._finding.found(event, next_id, self.completed, is_running=is_running)
-            case on.DiscoveryFailed():
-                return self._finding_failed(event)
+            case on.SplitsFound() | on.DiscoveryFailed():
+                return self._discovered(event)
             case (
                 on.EntryAppended()
                 | on.EntryTaken()
@@ -343,7 +340,7 @@ class Coordinator:
             {task.vertex for task in self._terms.sinks},
             self._terms.edges,
         )
-        self._finding.begin(self.epoch, self.completed, assignment.snapshots, splits, identity.parallelism)
+        self._splits.begin(self.epoch, self.completed, assignment.snapshots, splits, identity.parallelism)
         return [
             *begun,
             do.CancelTimer(on.Timer("gather", self.epoch)),
@@ -378,7 +375,7 @@ class Coordinator:
                 return [*effects, *self._end_if_committed()]
         self._go(Turn.READY)
         effects += self.registry.to_holders(StartTasks(self.epoch))
-        effects += self._finding.started(is_restored=self.completed is not None)
+        effects += self._splits.started(is_restored=self.completed is not None)
         return [*effects, *self.checkpoints.handle(TasksReady())]
 
     # Time passes.
@@ -408,11 +405,8 @@ class Coordinator:
             case "align":
                 self._source_groups.pause_over()
                 return self._align_sources()
-            case "find" if self.phase is Phase.RUNNING:
-                return self._finding.due(timer, self.completed)
-            case "find-timeout" if self.phase is Phase.RUNNING:
-                overdue = self._finding.overdue(timer)
-                return self._failed(overdue) if overdue is not None else []
+            case "find" | "find-timeout":
+                return self._discovered(on.TimerFired(timer))
             case "restart" if self.phase is Phase.WAITING:
                 return self._claim_next()
             case "finish" if self.phase is Phase.FINISHING and self.completed is not None:
@@ -433,8 +427,8 @@ class Coordinator:
                 effects += self._link_lost(place.link, self.registry.why_silent(place.link), has_died=False)
         return effects
 
-    def _finding_failed(self, event: on.DiscoveryFailed) -> list[JobEffect]:
-        effects, cause = self._finding.failed(event, is_running=self.phase is Phase.RUNNING)
+    def _discovered(self, event: on.SplitsFound | on.DiscoveryFailed | on.TimerFired) -> list[JobEffect]:
+        effects, cause = self._splits.handle(event, self.checkpoints.next_id, self.completed)
         return effects if cause is None else [*effects, *self._failed(cause)]
 
     # A checkpoint is complete, or has failed.
@@ -460,7 +454,7 @@ class Coordinator:
 
     def _unless_too_many(self, effects: list[JobEffect]) -> list[JobEffect]:
         """Go on with `effects`, unless too many checkpoints have failed in a row."""
-        cause = self.checkpoints.failure
+        cause = self.checkpoints.failed.cause
         if cause is None:
             return effects
         if self.phase is Phase.STOPPING:

@@ -23,14 +23,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, assert_never
 
 from crosscut.contracts.connectors import JSON
 from crosscut.errors import ProtocolError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.protocol.effects import CancelTimer, FindSplits, JobEffect, StartTimer
-from crosscut.protocol.events import DiscoveryFailed, SplitsFound, Timer
+from crosscut.protocol.events import DiscoveryFailed, SplitsFound, Timer, TimerFired
+from crosscut.protocol.job.phases import JobState, Phase
 from crosscut.protocol.job.workers import WorkerRegistry
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import AssignSplits, FailureCause, SplitAssignment
@@ -129,7 +130,8 @@ class SplitDiscovery:
     Args:
         sources: Each with the milliseconds between two calls.
         timeout_ms: How long one call may take.
-        registry: Whom to tell.
+        job: Where the job is.
+        registry: The workers.
         dropped: Counts stale and repeated input.
         is_bounded: Checkpoints tell what has been read. Without them all that is found is taken.
     """
@@ -138,6 +140,7 @@ class SplitDiscovery:
         self,
         sources: Iterable[tuple[VertexId, int]],
         timeout_ms: int,
+        job: JobState,
         registry: WorkerRegistry,
         dropped: Counter[str],
         *,
@@ -145,6 +148,7 @@ class SplitDiscovery:
     ) -> None:
         self._is_bounded = is_bounded
         self._timeout_ms = timeout_ms
+        self._job = job
         self._registry = registry
         self._epoch = Epoch(0)
         self._searches = {
@@ -228,12 +232,42 @@ class SplitDiscovery:
                 effects.append(self._later(search))
         return effects
 
-    def due(self, timer: Timer, newest: CheckpointCompleted | None = None) -> list[JobEffect]:
-        """It is time to look again.
+    def handle(
+        self,
+        event: SplitsFound | DiscoveryFailed | TimerFired,
+        next_id: CheckpointId,
+        newest: CheckpointCompleted | None,
+    ) -> tuple[list[JobEffect], FailureCause | None]:
+        """Take an answer of a source, or one of the timers; return the effects, and a failure of the job.
 
         Args:
-            newest: As in `found`.
+            next_id: Of the checkpoint that is triggered next.
+            newest: The newest completed one, of whatever epoch.
+
+        Raises:
+            ProtocolError: The source was not asked; nothing has changed.
         """
+        match event:
+            case SplitsFound():
+                return self._found(event, next_id, newest), None
+            case DiscoveryFailed():
+                return self._failed(event)
+            case TimerFired(timer) if not self._is_running:
+                self.dropped["stale timer"] += 1
+                return [], None
+            case TimerFired(timer) if timer.kind == "find":
+                return self._due(timer, newest), None
+            case TimerFired(timer):
+                return [], self._overdue(timer)
+            case _:
+                assert_never(event)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._job.phase is Phase.RUNNING
+
+    def _due(self, timer: Timer, newest: CheckpointCompleted | None) -> list[JobEffect]:
+        """Look again."""
         for source, search in self._searches.items():
             if search.number == timer.number and not search.is_asking and not search.newest.is_last:
                 self._learn(source, search, newest)
@@ -241,7 +275,7 @@ class SplitDiscovery:
         self.dropped["stale timer"] += 1
         return []
 
-    def overdue(self, timer: Timer) -> FailureCause | None:
+    def _overdue(self, timer: Timer) -> FailureCause | None:
         """Return why the job has failed: a source that was asked has not answered, if that is so."""
         for source, search in self._searches.items():
             if search.number == timer.number and search.is_asking:
@@ -254,26 +288,13 @@ class SplitDiscovery:
         self.dropped["stale timer"] += 1
         return None
 
-    def found(
-        self,
-        event: SplitsFound,
-        next_id: CheckpointId,
-        newest: CheckpointCompleted | None,
-        *,
-        is_running: bool,
+    def _found(
+        self, event: SplitsFound, next_id: CheckpointId, newest: CheckpointCompleted | None
     ) -> list[JobEffect]:
-        """Give the splits that were found to tasks.
-
-        Args:
-            next_id: Of the checkpoint that is triggered next.
-            newest: The newest completed one, of whatever epoch.
-
-        Raises:
-            ProtocolError: Nobody has asked.
-        """
-        source, search, is_stale = self._answered(event, is_running=is_running)
+        """Give the splits that were found to tasks."""
+        source, search, is_stale = self._answered(event)
         if is_stale:
-            return self._ask_or_wait(source, search) if is_running else []
+            return self._ask_or_wait(source, search) if self._is_running else []
         search.is_coming = event.is_coming
         rows = _rows(event.splits)
         new = {row[_ID]: row for row in rows if row[_ID] not in search.ids}
@@ -305,17 +326,11 @@ class SplitDiscovery:
         effects += self._tell(source, search, given, next_id, to_all=is_news_to_all)
         return effects if event.is_last else [*effects, self._later(search)]
 
-    def failed(
-        self, event: DiscoveryFailed, *, is_running: bool
-    ) -> tuple[list[JobEffect], FailureCause | None]:
-        """Take the word of a source that it can't say; return the cause, if that is a failure of the job.
-
-        Raises:
-            ProtocolError: Nobody has asked.
-        """
-        source, search, is_stale = self._answered(event, is_running=is_running)
+    def _failed(self, event: DiscoveryFailed) -> tuple[list[JobEffect], FailureCause | None]:
+        """Return the cause of a source that can't say, unless another epoch has asked it."""
+        source, search, is_stale = self._answered(event)
         if is_stale:
-            return (self._ask_or_wait(source, search) if is_running else []), None
+            return (self._ask_or_wait(source, search) if self._is_running else []), None
         return [CancelTimer(Timer("find-timeout", self._epoch, search.number))], event.cause
 
     def known_at(self, n: CheckpointId) -> tuple[KnownSplits, ...]:
@@ -332,15 +347,13 @@ class SplitDiscovery:
             older = sum(since <= n for since, _ in search.known)
             del search.known[: older - 1]
 
-    def _answered(
-        self, event: SplitsFound | DiscoveryFailed, *, is_running: bool
-    ) -> tuple[VertexId, _Search, bool]:
+    def _answered(self, event: SplitsFound | DiscoveryFailed) -> tuple[VertexId, _Search, bool]:
         """Return whose answer it is, and whether it comes too late."""
         search = self._searches.get(event.source)
         if search is None or not search.is_asking:
             raise ProtocolError(f"splits of source {event.source!r} were found, unasked")
         search.is_asking = False
-        is_stale = event.epoch != self._epoch or not is_running
+        is_stale = event.epoch != self._epoch or not self._is_running
         if is_stale:
             self.dropped["splits found for another epoch"] += 1
         return event.source, search, is_stale

@@ -89,7 +89,10 @@ class Promises:
                     pass
         if self._phase is Phase.ENDED and self._asked:
             violate(f"F5: the job has ended, and requests {sorted(self._asked)} are never answered")
-        failed_before, self._failed_count = self._failed_count, self._coordinator.checkpoints.failed_count
+        failed_before, self._failed_count = (
+            self._failed_count,
+            self._coordinator.checkpoints.failed.failed_count,
+        )
         if before is Phase.FINISHING:
             is_same = self._failed_count <= failed_before
             ensure(is_same, "D4: what nobody needs any more is a failure")
