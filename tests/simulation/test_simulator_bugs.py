@@ -1030,16 +1030,17 @@ def transactions_of_a_task_that_is_gone_forgotten(patch: pytest.MonkeyPatch) -> 
 
 
 def final_results_of_an_heir_said_from_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rescaling, "combined_said", lambda before, mine: (False, None))
+    patch.setattr(rescaling, "combined_said", lambda before, mine: rescaling.FinalProgress())
 
 
 def final_results_of_an_heir_taken_as_said(patch: pytest.MonkeyPatch) -> None:
     """One of those that had its groups had said everything."""
     plain = rescaling.combined_said
 
-    def combined(before: Any, mine: range) -> tuple[bool, Any]:
+    def combined(before: Any, mine: range) -> rescaling.FinalProgress:
         found = list(before)
-        return (True, None) if any(place == rescaling.ALL_SAID for _, place in found) else plain(found, mine)
+        is_any = any(place == rescaling.ALL_SAID for _, place in found)
+        return rescaling.FinalProgress(ended=True) if is_any else plain(found, mine)
 
     patch.setattr(rescaling, "combined_said", combined)
 
