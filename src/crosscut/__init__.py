@@ -76,12 +76,12 @@ if TYPE_CHECKING:
         on_count,
         session,
         sliding,
-        tumbling,
     )
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
     from crosscut.flow.keyed_stream import KeyedStream
     from crosscut.flow.stream import Stream
+    from crosscut.flow.tumbling import tumbling
     from crosscut.flow.windowed_stream import WindowedStream
     from crosscut.foundation.ids import TaskId
     from crosscut.foundation.logs import JsonLogFormatter
@@ -198,6 +198,7 @@ _NAMES = {
     "flow.flow": "Flow",
     "flow.keyed_stream": "KeyedStream",
     "flow.stream": "Stream",
+    "flow.tumbling": "tumbling",
     "flow.windowed_stream": "WindowedStream",
     "foundation.ids": "TaskId",
     "contracts.connectors": (
@@ -216,7 +217,7 @@ _NAMES = {
     "spark.cluster.job": "Job",
     "foundation.timestamps": "END_OF_TIME",
     "contracts.tracing": "open_telemetry",
-    "contracts.windows": "Windowed count_window early global_window on_count session sliding tumbling",
+    "contracts.windows": "Windowed count_window early global_window on_count session sliding",
 }
 """Where each name is from; it is loaded when it is first asked for. So a worker that starts in place of a
 lost one loads what its graph needs, and no connector besides."""

@@ -86,6 +86,19 @@ def compiled(make: Callable[[cc.Flow], cc.Stream[Any]]) -> JobGraph:
         (lambda: cc.tumbling("1d", offset=" -8 "), "tumbling: offset=' -8 ': expected a duration such as"),
         (lambda: cc.tumbling("1d", offset=-0.0005), "tumbling: offset=-0.0005: expected whole"),
         (lambda: cc.tumbling("1d", offset=True), "tumbling: offset=True: expected a duration such as"),
+        (
+            lambda: cc.tumbling("1h", time_zone="Europe/Berlin"),
+            "tumbling: size='1h' with time_zone='Europe/Berlin': expected whole days",
+        ),
+        (
+            lambda: cc.tumbling("1d", time_zone="Berlin"),
+            "tumbling: time_zone='Berlin': expected the name of a",
+        ),
+        (lambda: cc.tumbling("1d", time_zone=2), "tumbling: time_zone=2: expected the name"),  # type: ignore[call-overload]
+        (
+            lambda: cc.tumbling("1d", offset="1d", time_zone="UTC"),
+            "tumbling: offset='1d': expected less than size",
+        ),
         (lambda: cc.count_window(0), "count_window: n=0: expected a whole number, at least 1"),
         (lambda: cc.count_window(True), "count_window: n=True: expected a whole number, at least 1"),
         (lambda: cc.on_count(1.5), "on_count: n=1.5: expected a whole number, at least 1"),  # type: ignore[arg-type]
@@ -364,6 +377,32 @@ def test_a_day_with_an_offset_begins_so_much_after_midnight(is_early: bool) -> N
     assert found == [
         cc.Windowed("a", -18 * hour, 6 * hour, 3), cc.Windowed("a", 6 * hour, 30 * hour, 12)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("trigger", [None, cc.on_count(99), cc.early("1h")], ids=str)
+def test_a_day_of_a_time_zone_is_as_long_as_its_clocks_make_it(trigger: Any) -> None:
+    """In Berlin 29 March 2026 has 23 hours, from 23:00 to 22:00 UTC."""
+    hour, midnight = 3_600_000, 1_774_738_800_000
+    window = cc.tumbling("1d", time_zone="Europe/Berlin")
+    state = window_state(window)
+    operator = window_operator("w", state, folding(SumFold(abs)), window, trigger, lateness_ms=hour)
+    times = [midnight - 1, midnight, midnight + 23 * hour - 1, midnight + 23 * hour]
+    operator.process(Batch([1, 2, 4, 8], ["a"] * 4, times))
+    found = [one for batch in advanced(operator, midnight + 23 * hour - 1) for one in batch.records]
+    assert found[-1].end == midnight, "the day before is over, this one is not"
+    found = [one for batch in advanced(operator, midnight + 23 * hour) for one in batch.records]
+    assert found[0] == cc.Windowed("a", midnight, midnight + 23 * hour, 6)
+    late = operator.process(Batch([16], ["a"], [midnight + 1]))
+    assert late.records == [cc.Windowed("a", midnight, midnight + 23 * hour, 22)]
+    found = [one for batch in advanced(operator, END_OF_TIME) for one in batch.records]
+    assert found[-1] == cc.Windowed("a", midnight + 23 * hour, midnight + 47 * hour, 8)
+
+
+def test_days_of_a_time_zone_are_said_and_sent_as_what_they_are() -> None:
+    weeks = cc.tumbling("7d", offset="4d", time_zone="America/New_York")
+    assert str(weeks) == "tumbling 7 days in America/New_York from 345600000 ms"
+    assert pickle.loads(pickle.dumps(weeks)) == weeks
+    assert len(repr(weeks)) < 100
 
 
 def test_windows_may_begin_earlier_by_a_negative_offset() -> None:

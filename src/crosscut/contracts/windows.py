@@ -10,11 +10,13 @@ expected then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from crosscut.errors import FlowError, SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
+from crosscut.foundation.local_days import LocalPeriods, Offsets
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -57,6 +59,40 @@ class Tumbling:
         """Return where the window begins that holds `time`."""
         return (time - (time - self.offset_ms) % self.size_ms,)
 
+    def end_of(self, start: int) -> int:
+        """Return where the window ends that begins at `start`."""
+        return start + self.size_ms
+
+
+@dataclass(frozen=True)
+class LocalDays:
+    """Tumbling windows of whole days in a time zone; see `tumbling`.
+
+    Attributes:
+        offsets: Of the time zone.
+    """
+
+    days: int
+    time_zone: str
+    offset_ms: int
+    offsets: Offsets = field(repr=False)
+
+    @cached_property
+    def _periods(self) -> LocalPeriods:
+        return LocalPeriods(self.offsets, self.days, self.offset_ms)
+
+    def __str__(self) -> str:
+        days = "day" if self.days == 1 else f"{self.days} days"
+        return f"tumbling {days} in {self.time_zone}{_shown_offset(self.offset_ms)}"
+
+    def starts(self, time: int) -> Sequence[int]:
+        """Return where the window begins that holds `time`."""
+        return (self._periods.start_of(time),)
+
+    def end_of(self, start: int) -> int:
+        """Return where the window ends that begins at `start`."""
+        return self._periods.end_of(start)
+
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
@@ -73,6 +109,10 @@ class Sliding:
         """Return where the windows begin that hold `time`, the latest first."""
         last = time - (time - self.offset_ms) % self.every_ms
         return range(last, time - self.size_ms, -self.every_ms)
+
+    def end_of(self, start: int) -> int:
+        """Return where the window ends that begins at `start`."""
+        return start + self.size_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +147,7 @@ class GlobalWindow:
         return "global"
 
 
-Window = Tumbling | Sliding | Session | CountWindow | GlobalWindow
+Window = Tumbling | LocalDays | Sliding | Session | CountWindow | GlobalWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +171,6 @@ class Early:
 
 
 Trigger = OnCount | Early
-
-
-def tumbling(size: Duration, *, offset: Duration = 0) -> Tumbling:
-    """Return windows that follow each other without a gap; every record is in one of them.
-
-    Args:
-        size: A duration of at least a millisecond. Windows begin at the multiples of it, since 1970 in UTC.
-        offset: They begin so much later: `tumbling("1d", offset="6h")` is a day from 6:00 to 6:00 UTC.
-            If it is negative, as in "-8h", they begin earlier. Less than `size` either way.
-
-    Raises:
-        FlowError: One of them is no such duration.
-
-    Examples:
-        >>> import crosscut as cc
-        >>> days_in_new_york_without_daylight_saving = cc.tumbling("1d", offset="5h")
-        >>> days_in_shanghai = cc.tumbling("1d", offset="-8h")
-    """
-    size_ms = whole_ms(size, "tumbling: size", at_least=1)
-    return Tumbling(size_ms, _offset_ms(offset, "tumbling", size_ms, "size"))
 
 
 def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Sliding:
@@ -180,7 +200,7 @@ def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Sliding
             f"as much as so many records; expected at most {WINDOWS_MAX:,}: let windows begin less often, or "
             f"keep a running value in a process"
         )
-    return Sliding(size_ms, every_ms, _offset_ms(offset, "sliding", every_ms, "every"))
+    return Sliding(size_ms, every_ms, offset_in(offset, "sliding", every_ms, "every"))
 
 
 def session(gap: Duration) -> Session:
@@ -258,7 +278,7 @@ def whole_ms(value: Duration, name: str, *, at_least: int = 0, is_signed: bool =
     return int(found)
 
 
-def _offset_ms(offset: Duration, window: str, period_ms: int, period: str) -> int:
+def offset_in(offset: Duration, window: str, period_ms: int, period: str) -> int:
     """Return where in each period a window begins: of 5 hours before midnight, 19 hours after it."""
     offset_ms = whole_ms(offset, f"{window}: offset", is_signed=True)
     if abs(offset_ms) >= period_ms:

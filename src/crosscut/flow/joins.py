@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from crosscut.contracts.windows import Session, Sliding, Tumbling, Window, whole_ms
+from crosscut.contracts.windows import LocalDays, Session, Sliding, Tumbling, Window, whole_ms
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, output_name, shown
 from crosscut.flow.draft import Draft
@@ -33,7 +33,7 @@ def window_join_spec(
 ) -> WindowJoinSpec:
     """Return the spec of `KeyedStream.window_join`."""
     kind = "window_join"
-    if not isinstance(window, Tumbling | Sliding | Session):
+    if not isinstance(window, Tumbling | LocalDays | Sliding | Session):
         raise flow_error(
             draft,
             kind,

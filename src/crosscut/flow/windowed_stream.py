@@ -10,6 +10,7 @@ from crosscut.contracts.windows import (
     CountWindow,
     Early,
     GlobalWindow,
+    LocalDays,
     OnCount,
     Session,
     Sliding,
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
-_WINDOWS = (Tumbling, Sliding, Session, CountWindow, GlobalWindow)
-_TIMED = (Tumbling, Sliding, Session)
+_WINDOWS = (Tumbling, LocalDays, Sliding, Session, CountWindow, GlobalWindow)
+_TIMED = (Tumbling, LocalDays, Sliding, Session)
 
 
 class WindowedStream(Advised, Generic[Key, Record]):

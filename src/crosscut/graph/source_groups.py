@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from crosscut.contracts.windows import Session, Sliding, Tumbling
+from crosscut.contracts.windows import LocalDays, Session, Sliding, Tumbling
 from crosscut.errors import FlowError
 from crosscut.foundation.ids import VertexId
+from crosscut.foundation.local_days import DAY_MS
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import AssignTimestampsSpec, JobGraph, Vertex
 from crosscut.protocol.splits.alignment import AlignedSplits, JoinedSplits
@@ -112,6 +113,8 @@ def _reach_ms(spec: Join) -> int:
             match spec.window:
                 case Tumbling(size_ms=size_ms) | Sliding(size_ms=size_ms):
                     return size_ms + spec.lateness_ms
+                case LocalDays(days):
+                    return days * DAY_MS + spec.lateness_ms
                 case Session(gap_ms):
                     return gap_ms + spec.lateness_ms
                 case _:

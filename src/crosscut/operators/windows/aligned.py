@@ -1,4 +1,4 @@
-"""Tumbling and sliding windows: they begin at the same times for all keys.
+"""Tumbling and sliding windows, of local days too: they begin at the same times for all keys.
 
 The accumulator of a window is a row of its own, `(key, start)`. The rows are also what is still to be
 said: in memory there is an index of the keys by window, and nothing else. A window that has said its last
@@ -14,7 +14,7 @@ from itertools import islice, repeat
 from typing import Any
 
 from crosscut.contracts.connectors import JSON
-from crosscut.contracts.windows import Early, OnCount, Sliding, Trigger, Tumbling
+from crosscut.contracts.windows import Early, LocalDays, OnCount, Sliding, Trigger, Tumbling
 from crosscut.foundation.batch import Batch
 from crosscut.operators.timed import NO_TIME, Emitted
 from crosscut.operators.windows.folding import Folding
@@ -73,19 +73,20 @@ class AlignedWindows(WindowOperator):
         uid: str,
         state: KeyedState,
         folding: Folding,
-        window: Tumbling | Sliding,
+        window: Tumbling | LocalDays | Sliding,
         trigger: Trigger | None = None,
         lateness_ms: int = 0,
         say_late: Callable[[Any, int], None] | None = None,
     ) -> None:
         super().__init__(uid, state, folding, say_late)
         self._window = window
-        self._size_ms = window.size_ms
+        self._end_of = window.end_of
         self._lateness_ms = lateness_ms
         self._trigger = trigger
         self._rows_between = trigger.rows if isinstance(trigger, OnCount) else 0
         self._every_ms = trigger.every_ms if isinstance(trigger, Early) else 0
-        self._is_plain = trigger is None and isinstance(window, Tumbling)
+        # The windows of `_take_punctual`.
+        self._plain = window if trigger is None and isinstance(window, Tumbling) else None
         # Made when it is first needed: the state may be loaded after the operator was made.
         self._indexes: tuple[_Index, _Index] | None = None
         # When a window ends, or is given up: (time, whether it is given up, start).
@@ -103,8 +104,8 @@ class AlignedWindows(WindowOperator):
             rows = ((key, start) for key, time in zip(keys, times, strict=True) for start in starts_of(time))
             self._open.table.fetch(rows)
         earliest = self._window.starts(min(times))[-1]
-        if self._is_plain and earliest + self._size_ms > self.watermark:
-            self._take_punctual(batch, keys, times, earliest)
+        if self._plain is not None and self._end_of(earliest) > self.watermark:
+            self._take_punctual(self._plain, batch, keys, times, earliest)
             said = Batch([])
         else:
             said = self._take(batch, keys, times)
@@ -131,9 +132,11 @@ class AlignedWindows(WindowOperator):
 
     # Records.
 
-    def _take_punctual(self, batch: Batch, keys: list[Any], times: list[int], first: int) -> None:
-        """Take records of open tumbling windows, of which `first` is the earliest."""
-        size_ms, offset_ms = self._size_ms, self._window.offset_ms
+    def _take_punctual(
+        self, window: Tumbling, batch: Batch, keys: list[Any], times: list[int], first: int
+    ) -> None:
+        """Take records of open tumbling windows, of which the one at `first` is the earliest."""
+        size_ms, offset_ms = window.size_ms, window.offset_ms
         is_one = max(times) < first + size_ms
         starts = repeat(first) if is_one else [time - (time - offset_ms) % size_ms for time in times]
         values = self._open.table.values
@@ -166,18 +169,18 @@ class AlignedWindows(WindowOperator):
     def _opened(self, row: Any, value: Any) -> None:
         if self._open.add(row, value):
             start = row[1]
-            heappush(self._moments, (start + self._size_ms, False, start))
+            heappush(self._moments, (self._end_of(start), False, start))
 
     def _take(self, batch: Batch, keys: list[Any], times: list[int]) -> Batch:
         """Take any records, one by one."""
         said = Emitted()
-        starts_of, size_ms, watermark = self._window.starts, self._size_ms, self.watermark
+        starts_of, end_of, watermark = self._window.starts, self._end_of, self.watermark
         remaining = self.time_budget.through(batch)
         try:
             for key, time, record in zip(keys, times, remaining, strict=True):
                 is_late = True
                 for start in reversed(starts_of(time)):
-                    end = start + size_ms
+                    end = end_of(start)
                     if end > watermark:
                         self._add_to_open(key, start, record, said)
                     elif end + self._lateness_ms > watermark:
@@ -209,7 +212,7 @@ class AlignedWindows(WindowOperator):
         else:
             table.put(row, stored)
         if self._rows_between and not news:
-            end = start + self._size_ms
+            end = self._end_of(start)
             said.add(self._results(key, start, end, value, is_last=False), time_of(end))
         elif self._every_ms:
             self._fresh[row] = None
@@ -224,13 +227,13 @@ class AlignedWindows(WindowOperator):
             self._keep(row, value)
         else:
             table.put(row, value)
-        end = start + self._size_ms
+        end = self._end_of(start)
         said.add(self._results(key, start, end, value, is_last=False), time_of(end))
 
     def _keep(self, row: Any, value: Any) -> None:
         if self._kept.add(row, value):
             start = row[1]
-            heappush(self._moments, (start + self._size_ms + self._lateness_ms, True, start))
+            heappush(self._moments, (self._end_of(start) + self._lateness_ms, True, start))
 
     # Results.
 
@@ -243,7 +246,7 @@ class AlignedWindows(WindowOperator):
 
     def _say_last(self, start: int, keys: list[Any]) -> Batch:
         said = Emitted()
-        end = start + self._size_ms
+        end = self._end_of(start)
         is_kept = self._lateness_ms > 0 and end + self._lateness_ms > self.watermark
         if self._open.table.reads_ahead:
             self._open.table.fetch((key, start) for key in keys)
@@ -275,7 +278,7 @@ class AlignedWindows(WindowOperator):
             said = Emitted()
             for row in self.time_budget.through(Batch(list(islice(self._fresh, self.time_budget.rows_max)))):
                 key, start = row
-                end = start + self._size_ms
+                end = self._end_of(start)
                 value, _ = self._open.table.get(row)
                 try:
                     said.add(self._results(key, start, end, value, is_last=False), time_of(end))
@@ -291,9 +294,9 @@ class AlignedWindows(WindowOperator):
             state = self._state.named
             self._indexes = opened, kept = _Index(state[OPEN]), _Index(state[KEPT])
             for start in opened.keys:
-                heappush(self._moments, (start + self._size_ms, False, start))
+                heappush(self._moments, (self._end_of(start), False, start))
             for start in kept.keys:
-                heappush(self._moments, (start + self._size_ms + self._lateness_ms, True, start))
+                heappush(self._moments, (self._end_of(start) + self._lateness_ms, True, start))
             if self._every_ms:
                 self._fresh = {row: None for row, (_, news) in opened.table.items() if news}
         return self._indexes

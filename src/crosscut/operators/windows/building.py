@@ -8,6 +8,7 @@ from typing import Any, assert_never
 from crosscut.contracts.windows import (
     CountWindow,
     GlobalWindow,
+    LocalDays,
     Session,
     Sliding,
     Trigger,
@@ -27,7 +28,7 @@ from crosscut.state.keyed import KeyedState
 def window_state(window: Window, new: Callable[..., KeyedState] = KeyedState) -> KeyedState:
     """Return the empty state of an operator over such windows, made by `new`."""
     match window:
-        case Tumbling() | Sliding():
+        case Tumbling() | LocalDays() | Sliding():
             return new(nothing_yet, named=aligned.tables())
         case Session():
             return new(nothing_yet, named=sessions.tables())
@@ -48,7 +49,7 @@ def window_operator(
 ) -> WindowOperator:
     """Return the running operator."""
     match window:
-        case Tumbling() | Sliding():
+        case Tumbling() | LocalDays() | Sliding():
             return AlignedWindows(uid, state, folding, window, trigger, lateness_ms, say_late)
         case Session():
             return SessionWindows(uid, state, folding, window, trigger, lateness_ms, say_late)
