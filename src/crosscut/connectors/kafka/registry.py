@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 from crosscut.connectors.extras import ExtraMissing, required
 from crosscut.connectors.files.bounded_request import answer_to
 from crosscut.connectors.kafka.avro import ValueCheck, check_depth
+from crosscut.connectors.kafka.avro_values import Prepare, preparer, with_exact_readers
 from crosscut.connectors.kafka.records import Message, SchemaUnavailable
 from crosscut.connectors.secrets import Environment
 from crosscut.errors import ConnectorError
@@ -75,7 +76,8 @@ class SchemaRegistry:
     def avro(self) -> Callable[[Message], Any]:
         """Return a decoder: records are what fastavro makes of the value, by the schema of its writer.
 
-        A tombstone stays None. Needs `crosscut[avro]`.
+        A tombstone stays None. A decimal with more digits than its schema allows, and a message with bytes
+        after its value, can't be decoded. Needs `crosscut[avro]`.
 
         Raises:
             ConnectorError: It is not installed.
@@ -85,6 +87,9 @@ class SchemaRegistry:
 
     def avro_encoder(self, subject: str, schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
         """Return an encoder for `encode_value`. It registers `schema` under `subject`, with its first record.
+
+        It refuses what the schema has no room for, instead of a change: fields that it does not have, a
+        float for a `long`, a time without a zone for a `timestamp`, microseconds for milliseconds.
 
         Args:
             subject: As "orders-value".
@@ -205,11 +210,15 @@ class _AvroDecoder:
         found = self._parsed.get(schema_id)
         if found is None:
             schema = _loaded(self._registry.schema(schema_id), schema_id)
-            parsed = fastavro.parse_schema(schema)
+            parsed = fastavro.parse_schema(with_exact_readers(schema))
             found = self._parsed[schema_id] = parsed, ValueCheck(parsed)
         parsed, check = found
         check(data)
-        return fastavro.schemaless_reader(io.BytesIO(data), parsed, None)
+        stream = io.BytesIO(data)
+        value = fastavro.schemaless_reader(stream, parsed, None)
+        if stream.tell() != len(data):
+            raise ValueError(f"{len(data) - stream.tell()} bytes follow the value")
+        return value
 
 
 def _loaded(text: str, schema_id: int) -> Any:
@@ -233,20 +242,23 @@ class _AvroEncoder:
         self._schema = schema
         self._text = json.dumps(schema)
         self._parsed: Any = None
+        self._prepare: Prepare | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parsed": None}
+        return {**self.__dict__, "_parsed": None, "_prepare": None}
 
     def __call__(self, value: Any) -> bytes | None:
         if value is None:
             return None
         fastavro = required("fastavro", "avro")
-        if self._parsed is None:
+        if self._prepare is None:
             self._parsed = fastavro.parse_schema(self._schema)
+            self._prepare = preparer(self._parsed)
+        prepared = self._prepare(value)
         schema_id = self._registry.registered(self._subject, self._text, "AVRO")
         data = io.BytesIO(_HEAD.pack(_MAGIC, schema_id))
         data.seek(_HEAD.size)
-        fastavro.schemaless_writer(data, self._parsed, value)
+        fastavro.schemaless_writer(data, self._parsed, prepared)
         return data.getvalue()
 
 
