@@ -11,7 +11,7 @@ UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-versions prove mutants check tables docs bench lock clean environment
+.PHONY: help demo test test-versions prove mutants check soak tables docs bench lock clean environment
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -30,6 +30,12 @@ prove: environment ## Run all tests in their long form
 
 test-versions: environment ## Try each pair of Spark and Python that this machine can make
 	@$(BIN)/python -m tests.versions
+
+MINUTES ?= 30
+
+soak: environment ## Kill, pause and cut jobs for MINUTES (30), and as long again with Kafka and Postgres
+	@PYTHONPATH=src $(BIN)/python tests/process/soak.py --minutes $(MINUTES)
+	@PYTHONPATH=src $(BIN)/python tests/process/services_soak.py --minutes $(MINUTES)
 
 mutants: environment ## Plant each mutant of tests/proof, and see that its tests find it
 	@$(BIN)/python -m tests.proof.mutants
