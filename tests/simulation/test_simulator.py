@@ -220,7 +220,8 @@ def test_the_documented_duplicates_of_at_least_once_do_occur() -> None:
         world.run()
         return world.checkers.difference()[1]
 
-    assert any(added(seed) for seed in range(400))
+    # The seeds before showed none, and took long to say so.
+    assert any(added(seed) for seed in range(80, 400))
 
 
 def test_after_a_world_asyncio_has_no_running_loop() -> None:
