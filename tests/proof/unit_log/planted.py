@@ -257,7 +257,7 @@ BUGS: dict[str, PlantedBug] = {
         "U8", (Edit(Unit, "_restored", "self._owed = dict(total.owed)", "self._owed = {}"),)
     ),
     "compaction forgets what is not acknowledged": PlantedBug(
-        "U8",
+        "U9",
         (
             Edit(
                 Unit,

@@ -20,6 +20,7 @@ from crosscut.protocol.unit_log.effects import AppendUnitEntry
 
 STEPS_MAX = 260
 SETTLING_STEPS_MAX = 4_000
+STEPS_BETWEEN_CUTS = 5
 
 WEIGHTS = {
     "crash": 0.12, "launch": 0.25, "repeat": 0.1, "no answer": 0.4, "done, no answer": 0.4, "never": 0.15,
@@ -120,6 +121,8 @@ def _take(world: UnitWorld, action: Action, done: Walk) -> None:
     done.seen[str(action[0])] += 1
     done.actions.append(described(world, action))
     world.handle(action)
+    if sum(done.seen.values()) % STEPS_BETWEEN_CUTS == 0:
+        world.check_cut()
 
 
 def described(world: UnitWorld, action: Action) -> str:

@@ -13,6 +13,7 @@ U5  ... output of sinks, which is visible once
 U6  only one incarnation owns a log: no group of another counts
 U7  what is kept in memory has a bound
 U8  once faults end, everything is processed, and nothing is kept or owed for ever
+U9  the ends of all logs are a consistent cut, at any moment
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from crosscut.protocol.unit_log.entries import (
     UnitSegmentOpened,
     commit_number,
 )
+from crosscut.protocol.unit_log.folding import Fold, folded
+from crosscut.protocol.unit_log.replay import replayed
 from crosscut.protocol.unit_log.unit import Unit
 
 CHANNEL_BYTES = 40
@@ -682,6 +685,31 @@ class UnitWorld:
         self._markers[name] = index
         self.visible += output.split()
         ensure(len(set(self.visible)) == len(self.visible), f"U5: output {index} is visible twice")
+
+    # Cuts.
+
+    def check_cut(self) -> None:
+        """Require that the job could start from its logs as they are.
+
+        Raises:
+            Violation: It couldn't.
+        """
+        totals = {}
+        for name in self.logs:
+            tail = self._tail(name).entries
+            counting = [one for one in tail if self._counts(name, *one)]
+            totals[name] = replayed(counting).total
+        fold = folded([*totals.values()])
+        ensure(isinstance(fold, Fold), f"U9: {fold}")
+        if isinstance(fold, Fold):
+            for one in fold.in_flight:
+                values = one.sent.records.payload.decode().split()[one.skipped :]
+                for number, value in enumerate(values, one.sent.records.first + one.skipped):
+                    logged = self._contents.get((one.sent.channel, number))
+                    ensure(logged == value, f"U9: {one.sent.channel} {number} is {value}, logged is {logged}")
+
+    def _counts(self, name: str, index: LogIndex, entry: UnitEntry) -> bool:
+        return not isinstance(entry, GroupCommitted) or self._counted[name].get(index) == entry
 
     # The end.
 
