@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from crosscut.errors import StateError
 from crosscut.foundation.ids import ChannelId, TaskId, VertexId
-from crosscut.task.channel_log import MAGIC, decoded_log, encoded_log
+from crosscut.task.channel_log import (
+    MAGIC,
+    SLICE_BYTES,
+    SpilledBlocks,
+    decoded_log,
+    encoded_block,
+    encoded_log,
+)
 from crosscut.task.items import LoggedBatch
 
 tasks = st.builds(TaskId, st.text(min_size=1, max_size=8).map(VertexId), st.integers(0, 9_999))
@@ -63,3 +70,34 @@ def test_a_log_of_something_else_says_what_it_starts_with() -> None:
 def test_the_order_is_kept_within_and_between_channels() -> None:
     log = [LoggedBatch(CHANNEL, bytes([n]), n, n % 2 == 0) for n in range(10)]
     assert decoded_log(b"".join(encoded_log(log))) == log
+
+
+class InMemory:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def write(self, at: int, data: bytes) -> None:
+        raise NotImplementedError
+
+    def read(self, at: int, count: int) -> bytes:
+        return self._data[at : at + count]
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "sizes", [[], [1, 2, 3], [SLICE_BYTES // 3] * 10, [5, 3 * SLICE_BYTES, 7], [SLICE_BYTES]]
+)
+def test_every_batch_is_noted_once_in_memory_and_on_disk(sizes: list[int]) -> None:
+    log = [LoggedBatch(CHANNEL, bytes([n]) * size, n, False) for n, size in enumerate(sizes)]
+    data = b"".join(b"".join(encoded_block(one)) for one in log)
+    noted: list[bytes] = []
+    expected = b"".join(encoded_log(log, noted.append))
+    assert noted == [one.data for one in log]
+    # What comes before and after belongs to others.
+    spilled = SpilledBlocks(InMemory(b"before" + data + b"after"), 6, 6 + len(data), 1)
+    noted.clear()
+    assert b"".join(encoded_log([spilled], noted.append)) == expected
+    assert noted == [one.data for one in log]

@@ -79,14 +79,17 @@ def loops(names: str) -> JobGraph:
     return flow.compile(1, 1)
 
 
-def restored(graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]]) -> dict[TaskId, Task]:
+def restored(
+    graph: JobGraph, logs: dict[TaskId, list[LoggedBatch]], record_fields: JSON = None
+) -> dict[TaskId, Task]:
     """Return the tasks of `graph`, restored from a checkpoint with `logs`."""
     host = Host()
     tasks = [TaskId(VertexId(vertex.vertex_id), 0) for vertex in graph.vertices]
     bytes_of = {str(task): b"".join(encoded_log(log)) for task, log in logs.items()}
 
     def snapshot_of(task: TaskId) -> Snapshot:
-        return Snapshot(log=(Part(str(task), 1, ""),) if task in logs else (), positions=[])
+        log = (Part(str(task), 1, ""),) if task in logs else ()
+        return Snapshot(log=log, positions=[], record_fields=record_fields)
 
     deploy = DeployTasks(
         Epoch(2),

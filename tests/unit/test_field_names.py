@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from tests.proof.batches import FaultProfile, LocalJobs, run_batches
+from tests.unit.test_deployment import restored
+from tests.unit.test_pool import N1, A, B, Site, scene
 
 import crosscut as cc
 from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
+from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
 from crosscut.state.encoding import encode_block
 from crosscut.state.field_names import FieldNames, fields_by_position
+from crosscut.task.items import Barrier
 from crosscut.testing.simulator.sources import ReplayedSource
 
 HERE = __name__
@@ -297,3 +301,93 @@ def test_state_that_this_code_cant_read_ends_the_job_at_once_and_names_the_opera
     run_versions(tmp_path, state_backend, Keep())
     assert len(out.records()) == 400
     assert all(seen for record, seen in out.records() if record > 2)
+
+
+# Records on their way, and those that a sink has staged in the snapshot.
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps([Pair(1, 2)], protocol=5),
+        b"head" + pickle.dumps([1], protocol=5) + pickle.dumps({"a": [Pair(1, 2)]}, protocol=5) + b"end",
+        pickle.dumps([pickle.dumps([1], protocol=5), pickle.dumps([Pair(1, 2)], protocol=5)], protocol=5),
+        # By number, after bytes that only look like a pickle.
+        b"\x80\x05\x95" + b"\x93\x94" * 9 + pickle.dumps([sys.intern("Pair"), Pair(1, 2)], protocol=5),
+    ],
+    ids=["alone", "between", "within", "after"],
+)
+def test_classes_are_found_in_whatever_a_sink_holds(data: bytes) -> None:
+    names = FieldNames()
+    names.note_any(data)
+    assert names.known == {PAIR: ("one", "two")}
+
+
+@scene
+async def test_the_snapshot_says_the_classes_of_its_channel_records_and_of_no_other() -> None:
+    site = Site(protocol=UnalignedBarriers)
+    site.store.is_open.set()
+    site.receive(A, [Other(Pair(1, 2), "before")])
+    await site.until(lambda: bool(site.seen), "the record")
+    site.receive(B, Barrier(N1))
+    site.receive(A, [Pair(1, 2)])
+    site.receive(A, Barrier(N1))
+    found = await site.acknowledged()
+    assert found.snapshot.log
+    assert found.snapshot.record_fields == {PAIR: ["one", "two"]}
+    await site.close()
+
+
+def held_by(records: list[Any], checkpoint_id: int) -> None:
+    sys.modules["changing"].called.extend([one.a, one.b] for one in records)
+
+
+def as_kind(number: int) -> Any:
+    return sys.modules["changing"].Kind(a=number, b=100)
+
+
+def test_a_job_does_not_commit_held_records_of_a_class_whose_fields_have_changed_places(
+    tmp_path: Path, changing: ModuleType
+) -> None:
+    changing.called = []
+
+    def run(kind: Any, until: int = 400) -> Any:
+        changing.Kind = kind
+        flow = cc.Flow("held")
+        numbers = flow.source(ReplayedSource({"s": list(range(400))})).map(as_kind).named("kinds")
+        numbers.for_each_checkpoint(held_by, name="out")
+        settings = cc.Settings(
+            engine=cc.MicroBatch(records_max=20),
+            checkpoint_dir=tmp_path / "checkpoints",
+            parallelism=1,
+            checkpoint_interval="10ms",
+        )
+        return run_batches(
+            flow.compile(1, 128),
+            settings,
+            lambda graph, url: LocalJobs(graph, url, Random(1), CALM),
+            lambda driver: until < 400 and len(changing.called) > until,
+        )[0]
+
+    run(named_tuple("a b"), until=100)
+    seen = len(changing.called)
+    assert 100 < seen < 400
+    end = run(named_tuple("b a"))
+    assert end is not None
+    assert "the class has (b, a) now" in end.cause.message
+    assert "records in the snapshot of task" in end.cause.message
+    assert len(changing.called) == seen
+    run(named_tuple("a b"))
+    assert {tuple(one) for one in changing.called} == {(n, 100) for n in range(400)}
+
+
+def test_a_task_does_not_take_channel_records_of_a_class_whose_fields_have_changed_places(
+    changing: ModuleType,
+) -> None:
+    changing.Kind = named_tuple("b a")
+    flow = cc.Flow("f")
+    flow.source(cc.items([1])).named("in").rebalance().map(abs).named("m").sink(cc.collect()).named("out")
+    with pytest.raises(
+        StateError, match=r"records in the snapshot of task .* \(a, b\); the class has \(b, a\)"
+    ):
+        restored(flow.compile(1, 1), {}, record_fields={"changing:Kind": ["a", "b"]})

@@ -349,7 +349,7 @@ def test_each_field_of_a_snapshot_has_been_thought_of() -> None:
     taken_over = {
         "parts", "positions", "pending", "ended", "said", "log", "records_in", "records_out",
         "late_records", "watermark", "assigned", "now_ms", "committed",
-        "fields",
+        "fields", "record_fields",
     }  # fmt: skip
     made_anew = {"predecessors", "floors"}
     # They are said of a checkpoint, and nobody restores them.
@@ -363,3 +363,17 @@ def test_classes_by_position_of_any_predecessor_are_known_to_all_tasks() -> None
     before = checkpoint(3, counts=[Snapshot(fields=one) for one in named])
     found = of(rescaled(before, 2, GROUPS, ()), COUNTS)
     assert [one.fields for one in found] == [{"shop:Pair": ["a", "b"], "shop:Row": ["c"]}] * 2
+
+
+def test_classes_of_records_are_known_to_who_gets_what_is_on_its_way() -> None:
+    """The snapshot of a sender has what its barrier has overtaken."""
+    before = checkpoint(
+        2,
+        source=[Snapshot(record_fields={"shop:Pair": ["a", "b"]}), Snapshot()],
+        counts=[Snapshot(), Snapshot(record_fields={"shop:Row": ["c"]})],
+        out=[Snapshot(), Snapshot()],
+    )
+    found = rescaled(before, 3, GROUPS, EDGES)
+    both = {"shop:Pair": ["a", "b"], "shop:Row": ["c"]}
+    assert [one.record_fields for one in of(found, COUNTS)] == [both] * 3
+    assert [one.record_fields for one in of(found, OUT)] == [{"shop:Row": ["c"]}] * 3

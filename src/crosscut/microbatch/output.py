@@ -19,6 +19,7 @@ from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.microbatch.attempts import Attempt, committer
 from crosscut.protocol.snapshot.commit import known_before, restore_permit
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
+from crosscut.state.field_names import check_record_fields
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,6 +132,8 @@ class Output:
         try:
             one = _Writer(task, vertex.sink.sink.writer(context), held)
             self._open.append(one)
+            # Of modules that are here: those that workers name are not imported next to the key.
+            check_record_fields(snapshot.record_fields, task, is_to_import=False)
             self._take_held(one, snapshot)
             known = known_before(snapshot, vertex.sink.sink.describe()).checkpoint_id
             permit = restore_permit(self._lineage, self._epoch, restore, known)

@@ -89,10 +89,11 @@ class Snapshot:
             of each, in order.
         floors: Likewise: the watermark of each task of the vertex then, by index, where keys are shuffled.
         fields: Of classes in the state whose objects are stored by position, the names of their fields.
+        record_fields: Likewise of classes of the records in `log` and in what `pending` holds.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
 
-    ADDED: ClassVar[dict[str, JSON]] = {"late_records": 0, "fields": None}
+    ADDED: ClassVar[dict[str, JSON]] = {"late_records": 0, "fields": None, "record_fields": None}
     """Fields, as JSON, that job logs of earlier releases lack."""
 
     parts: tuple[Part, ...] = ()
@@ -105,6 +106,7 @@ class Snapshot:
     watermark: int | None = None
     assigned: JSON = None
     fields: JSON = None
+    record_fields: JSON = None
     now_ms: int = 0
     freeze_us: int = 0
     log: tuple[Part, ...] = ()

@@ -43,6 +43,7 @@ from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.log.writer import Appended
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import Snapshot, TaskSnapshot
+from crosscut.protocol.splits.rescaling import merged_fields
 from crosscut.protocol.splits.staged import BEFORE_ALL, staged_files, with_files_at
 from crosscut.savepoints.loading import EPOCH, blocks_of, parts_of
 from crosscut.savepoints.manifest import Origin, Savepoint, SavepointManifest, staged_name, verified
@@ -297,9 +298,16 @@ def _checkpoint(
                 snapshot = replace(snapshot, ended=False, said=None)
             parts = parts_of(vertex, task, blocks, graph, store, n)
             log = logs.get(task, [])
+            snapshot = replace(snapshot, record_fields=None)
             if log:
                 log_part = store.write_part(n, task, EPOCH, encoded_log(log))
-                snapshot = replace(snapshot, log=(log_part,), in_flight=sum(one.rows for one in log))
+                snapshot = replace(
+                    snapshot,
+                    log=(log_part,),
+                    in_flight=sum(one.rows for one in log),
+                    # The sender's snapshot may have had it.
+                    record_fields=merged_fields(one.snapshot.record_fields for one in manifest.tasks),
+                )
             snapshots.append(TaskSnapshot(task, replace(snapshot, parts=parts)))
     return CheckpointCompleted(
         EPOCH,

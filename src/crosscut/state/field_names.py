@@ -1,8 +1,8 @@
 """Names of the fields of classes whose objects pickle stores by position: named tuples and the like.
 
 A class whose fields have changed places since would give each value to another field. So a task's snapshot
-says which such classes its state holds, with their fields, and a restore compares them. What a pickle refers
-to stands in its bytes, so finding it costs a search of these and nothing for each value.
+says which such classes its state and its records are of, with their fields, and a restore compares them.
+What a pickle refers to stands in its bytes, so finding it costs a search of these and nothing for each value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 
 from crosscut.contracts.connectors import JSON
 from crosscut.errors import StateError
+from crosscut.foundation.ids import TaskId
 
 _LENGTHS = struct.Struct(">QQ")
 _PICKLE = b"\x80\x05"
+_FRAMED_PICKLE = _PICKLE + b"\x95"
 _AFTER_FRAME = 11
 """A pickle begins with two bytes and the length of what follows, which differs."""
 REFERENCE = b"\x93\x94"
@@ -29,7 +31,7 @@ _SHORT_TEXT_MAX = 257
 
 
 class FieldNames:
-    """Which classes by position a state holds, or has held.
+    """Which classes by position a state, or the records of a snapshot, hold or have held.
 
     Attributes:
         known: The names of their fields, by module and name of the class.
@@ -45,6 +47,21 @@ class FieldNames:
         if len(block) > _LENGTHS.size:
             head_length, _ = _LENGTHS.unpack_from(block)
             self.note(block, _LENGTHS.size + head_length)
+
+    def note_any(self, data: bytes) -> None:
+        """Note the classes in all pickles that `data` holds, which may be part of something else."""
+        start = data.find(_FRAMED_PICKLE)
+        while start >= 0:
+            after = data.find(_FRAMED_PICKLE, start + 1)
+            # Up to the next one first: else many small ones would take the square of their time.
+            ends = [after, len(data)] if after >= 0 else [len(data)]
+            for end in ends:
+                try:
+                    self.note(data[start:end])
+                    break
+                except (ValueError, IndexError):
+                    """Another pickle is part of this one, or these bytes only begin like one."""
+            start = after
 
     def note(self, data: bytes, start: int = 0) -> None:
         """Note the classes that the pickle from `start` on refers to."""
@@ -88,18 +105,39 @@ class FieldNames:
         return True
 
     def restore(self, saved: JSON, uid: str) -> None:
-        """Go on from what a snapshot says.
+        """Go on from what a snapshot says of the state of an operator.
 
         Raises:
             StateError: A class has other fields now; it names them.
         """
-        for name, fields in (saved if isinstance(saved, dict) else {}).items():
-            check_fields(name, tuple(map(str, fields if isinstance(fields, list) else ())), uid)
-            self.known.setdefault(name, tuple(map(str, fields if isinstance(fields, list) else ())))
+        for name, fields in _listed(saved):
+            check_fields(name, fields, f"the state of operator {uid!r} holds")
+            self.known.setdefault(name, fields)
 
     def as_json(self) -> JSON:
         """Return what a snapshot keeps, None if there is no such class."""
         return {name: list(fields) for name, fields in sorted(self.known.items())} or None
+
+
+def check_record_fields(saved: JSON, task: TaskId, *, is_to_import: bool = True) -> None:
+    """Compare what a snapshot says of the classes of its records with the classes as they are now.
+
+    Args:
+        is_to_import: Whether modules may be imported for it; else classes of others are taken for unchanged.
+
+    Raises:
+        StateError: A class has other fields now; it names them.
+    """
+    for name, fields in _listed(saved):
+        if is_to_import or name.partition(":")[0] in sys.modules:
+            check_fields(
+                name, fields, f"the records in the snapshot of task {task}, on their way or staged, include"
+            )
+
+
+def _listed(saved: JSON) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, fields in (saved if isinstance(saved, dict) else {}).items():
+        yield name, tuple(map(str, fields if isinstance(fields, list) else ()))
 
 
 def _references(data: bytes) -> Iterator[tuple[str, str]]:
@@ -139,11 +177,12 @@ def fields_by_position(kind: Any) -> tuple[str, ...] | None:
     return None
 
 
-def check_fields(name: str, before: tuple[str, ...], uid: str) -> None:
+def check_fields(name: str, before: tuple[str, ...], holder: str) -> None:
     """Compare the fields of a class with those that its stored objects have.
 
     Args:
         name: Module and name of the class.
+        holder: Who has the objects, and the verb, for the message.
 
     Raises:
         StateError: They are others, or in another order.
@@ -162,8 +201,8 @@ def check_fields(name: str, before: tuple[str, ...], uid: str) -> None:
     ):
         return
     raise StateError(
-        f"the state of operator {uid!r} holds objects of {qualified} of {module}, stored by position "
-        f"with the fields ({', '.join(before)}); the class has ({', '.join(now)}) now, so values would come "
+        f"{holder} objects of {qualified} of {module}, stored by position with "
+        f"the fields ({', '.join(before)}); the class has ({', '.join(now)}) now, so values would come "
         f"back under other names. Give it its fields back, in that order, and add new ones with defaults at "
         f"the end; or give the new class another name, and make its objects of the old ones",
         damaged=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from crosscut.contracts.connectors import JSON
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import ChannelId, CheckpointId
@@ -30,6 +31,7 @@ class Stored:
         held: The records of pending transactions, by the checkpoint they were cut off at.
         whole: All parts of the keyed state, where it is kept in files of its own; else None.
         times: How long it took.
+        record_fields: `Snapshot.record_fields`.
     """
 
     part: Part | None
@@ -38,6 +40,7 @@ class Stored:
     held: Mapping[CheckpointId, Part] | None = None
     whole: tuple[Part, ...] | None = None
     times: SnapshotTimes = NO_TIMES
+    record_fields: JSON = None
 
 
 class Captures:
@@ -154,6 +157,7 @@ class Captures:
             watermark=frozen.watermark,
             assigned=frozen.assigned,
             fields=self._state.field_names.as_json() if self._state is not None else None,
+            record_fields=stored.record_fields,
             now_ms=frozen.now_ms,
             freeze_us=stored.freeze_us,
             records_in=frozen.records_in,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -123,15 +123,40 @@ def encoded_block(logged: LoggedBatch) -> Sequence[bytes]:
     return LENGTHS.pack(len(header), len(logged.data)), header, logged.data
 
 
-def encoded_log(log: Iterable[Logged]) -> Iterator[bytes]:
+def encoded_log(log: Iterable[Logged], note: Callable[[bytes], None] | None = None) -> Iterator[bytes]:
     """Yield the part, in pieces of bounded size: at most a batch, or `SLICE_BYTES`.
+
+    Args:
+        note: Called with each batch as it is in the part.
 
     Raises:
         SpillError: The records on disk can't be read.
     """
     yield MAGIC
     for one in log:
-        yield from one.slices() if isinstance(one, SpilledBlocks) else encoded_block(one)
+        if isinstance(one, SpilledBlocks):
+            yield from one.slices() if note is None else _noted_slices(one, note)
+        else:
+            if note is not None:
+                note(one.data)
+            yield from encoded_block(one)
+
+
+def _noted_slices(blocks: SpilledBlocks, note: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the slices of `blocks`, and call `note` with each batch as soon as all of it has been read."""
+    unread = bytearray()
+    for piece in blocks.slices():
+        unread += piece
+        at = 0
+        while len(unread) >= at + LENGTHS.size:
+            header_bytes, batch_bytes = LENGTHS.unpack_from(unread, at)
+            begin = at + LENGTHS.size + header_bytes
+            if len(unread) < begin + batch_bytes:
+                break
+            at = begin + batch_bytes
+            note(bytes(unread[begin:at]))
+        del unread[:at]
+        yield piece
 
 
 def decoded_log(data: bytes) -> list[LoggedBatch]:

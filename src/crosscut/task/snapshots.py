@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import assert_never
 
+from crosscut.contracts.connectors import JSON
 from crosscut.errors import ProtocolError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId
@@ -165,6 +166,7 @@ class Snapshots:
         held: Mapping[CheckpointId, Part] | None = None,
         whole: tuple[Part, ...] | None = None,
         times: SnapshotTimes = NO_TIMES,
+        record_fields: JSON = None,
     ) -> None:
         """Everything of frozen snapshot n is durable; `part` holds the keyed state, if any.
 
@@ -174,8 +176,9 @@ class Snapshots:
             held: The records of pending transactions, by the checkpoint they were cut off at.
             whole: All parts of the keyed state, where it is kept in files of its own.
             times: How long it all took.
+            record_fields: `Snapshot.record_fields`.
         """
-        if self._captures.stored(n, Stored(part, freeze_us, log, held, whole, times)):
+        if self._captures.stored(n, Stored(part, freeze_us, log, held, whole, times, record_fields)):
             self.handle(SnapshotStored(n))
 
     def failed(self, n: CheckpointId, reason: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, assert_never
@@ -25,6 +25,7 @@ from crosscut.operators.connector_errors import raise_named
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.snapshots import Part
+from crosscut.state.field_names import FieldNames
 from crosscut.state.keyed import KeyedState
 from crosscut.state.rocksdb.database import FileContent
 from crosscut.state.rocksdb.state import RocksState
@@ -191,6 +192,12 @@ class BackgroundHost(Protocol):
 
     def spawn(self, task: TaskId, work: Callable[[*Ts], Coroutine[Any, Any, None]], *args: *Ts) -> None:
         """Do `work(*args)` for a task until the epoch is over; if it raises, the task has failed."""
+
+
+def _noted(data: bytes, names: FieldNames) -> Iterator[bytes]:
+    """Yield what a sink holds, with its classes noted: in the thread that writes it, as it may be long."""
+    names.note_any(data)
+    yield data
 
 
 class _Write:
@@ -372,6 +379,8 @@ class BackgroundWork:
         part = log = None
         whole: tuple[Part, ...] | None = None
         held: dict[CheckpointId, Part] = {}
+        # Of this snapshot alone: a class whose records have all gone on may change as it likes.
+        records = FieldNames()
         is_told = is_log_taken = False
         try:
             try:
@@ -381,9 +390,10 @@ class BackgroundWork:
                     part = await self._store_state(self._state, frozen)
                 if frozen.log and n not in self._cancelled:
                     is_log_taken = True
-                    log = await self._write_part(n, encoded_log(frozen.log), frozen.log)
+                    log = await self._write_part(n, encoded_log(frozen.log, records.note), frozen.log)
                 for cut_off_at, data in self._held.up_to(n):
-                    written = await self._write_part(n, [data]) if n not in self._cancelled else None
+                    chunks = _noted(data, records)
+                    written = await self._write_part(n, chunks) if n not in self._cancelled else None
                     if written is not None:
                         held[cut_off_at] = written
             except (StoreError, StateError) as error:
@@ -407,7 +417,8 @@ class BackgroundWork:
             self._tell(lambda task: task.snapshots.failed(n, reason))
         else:
             self._host.failpoints("snapshot.stored")
-            self._tell(lambda task: task.snapshots.stored(n, part, pause_us, log, held, whole, times))
+            fields = records.as_json()
+            self._tell(lambda task: task.snapshots.stored(n, part, pause_us, log, held, whole, times, fields))
 
     def _delete(self, *parts: Part | None) -> None:
         """Delete parts of no use, best effort: the next epoch sweeps the rest."""

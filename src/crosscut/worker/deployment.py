@@ -36,6 +36,7 @@ from crosscut.protocol.splits.rescaling import (
     taken_over_by,
     wholly_taken,
 )
+from crosscut.state.field_names import check_record_fields
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
 from crosscut.state.predecessor_state import PredecessorState
@@ -140,6 +141,8 @@ async def build_tasks(
                 f"checkpoint {deploy.restore} has no snapshot of task {task_id}: it belongs to another graph"
             )
         snapshot = snapshot or Snapshot()
+        # Before anything is read: a value with other fields looks like any other.
+        check_record_fields(snapshot.record_fields, task_id)
         predecessor_state = (
             _predecessor_state(graph, vertex, worker, deploy.rescaled_from, snapshot, owns)
             if deploy.rescaled_from
@@ -152,7 +155,6 @@ async def build_tasks(
         states = ((node.uid, keyed_state(node, new_state)) for node in vertex.chain)
         keyed_uid, state = next(((uid, one) for uid, one in states if one is not None), ("", None))
         if state is not None:
-            # Before anything is read: a value with other fields looks like any other.
             state.field_names.restore(snapshot.fields, keyed_uid)
             try:
                 state = await at_hand.restored(
@@ -163,6 +165,7 @@ async def build_tasks(
         failpoints("restore.state")
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
+                check_record_fields(one.snapshot.record_fields, one.task)
                 gone = await _recovered(pool, graph, vertex, one.task, one.snapshot, deploy, read_part)
                 if gone is not None:
                     gone[0].close()

@@ -151,8 +151,8 @@ def rescaled(
         is_keyed = vertex in keyed
         watermark = max((one for one in watermarks if one is not None), default=None)
         assigned = _assigned([one.assigned for one in mine])
-        # One program has written them all, so they don't contradict each other.
-        fields: JSON = {name: some for one in mine for name, some in _named_fields(one.fields)} or None
+        fields = merged_fields(one.fields for one in mine)
+        record_fields = merged_fields(one.record_fields for one in (*mine, *senders))
         for index in range(parallelism):
             # States that are not by key may be anywhere: the task finds its own among all.
             heirs = mine
@@ -181,6 +181,7 @@ def rescaled(
                 watermark=watermark if is_keyed else _lowest(watermarks),
                 assigned=assigned,
                 fields=fields,
+                record_fields=record_fields,
                 now_ms=max((one.now_ms for one in mine), default=0),
                 floors=tuple(watermarks) if is_keyed else (),
                 records_in=sum(one.records_in for one in named),
@@ -191,8 +192,12 @@ def rescaled(
     return tuple(found)
 
 
-def _named_fields(saved: JSON) -> Iterable[tuple[str, JSON]]:
-    return saved.items() if isinstance(saved, dict) else ()
+def merged_fields(saved: Iterable[JSON]) -> JSON:
+    """Return what several snapshots of one checkpoint say of the fields of classes.
+
+    One program has written them all, so they don't contradict each other.
+    """
+    return {name: fields for one in saved if isinstance(one, dict) for name, fields in one.items()} or None
 
 
 def _lowest(watermarks: Iterable[int | None]) -> int | None:
