@@ -259,7 +259,7 @@ def test_a_function_that_is_slow_from_the_start_and_becomes_slow_again_costs_tim
 ) -> None:
     """K3: each batch takes longer than a call may, each call less, and checkpoints go on."""
     # The test lasts five times as long, besides what the machine adds.
-    timeout_s = min(limit_s(2.5), 15.0)
+    timeout_s = min(limit_s(4), 15.0)
     numbered = NumberedJob(
         tmp_path,
         count=21_000,
