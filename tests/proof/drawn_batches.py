@@ -12,110 +12,19 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import get_args
 
 from tests.proof.batches import FaultProfile, LocalJobs, LostError, run_batches
-from tests.proof.flows import (
-    Description,
-    built_flow,
-    drawn_flow,
-    expected_output,
-    parsed,
-    source_records,
-)
-from tests.proof.flows.oracle import TooMuchError
-from tests.proof.flows.steps import (
-    AggregateName,
-    Broadcast,
-    CallName,
-    KeyName,
-    Loop,
-    OrderName,
-    RateLimit,
-    Rules,
-    Source,
-)
+from tests.proof.flows import built_flow, expected_output, source_records
+from tests.proof.flows.steps import Source
+from tests.proof.worlds.batches import PARALLELISM_MAX, drawn_description
 
 import crosscut as cc
 from crosscut.driver.driver import CoordinatorDriver
-from crosscut.errors import FlowError
 from crosscut.graph.specs import JobGraph
 from crosscut.microbatch.stage import StageOrder
 from crosscut.testing.simulator.sources import ReplayedSource
-
-PARALLELISM_MAX = 5
-WORK_MAX = 4_000
-FOLDED_SHARE = 0.5
-"""Of the flows, so many are a final fold behind edges of all kinds."""
-
-
-def drawn_description(seed: int) -> Description:
-    """Return the flow of `seed`: one that batches can run, at any parallelism with the same output."""
-    attempt = 0
-    while True:
-        dice = Random(f"crosscut batches {seed} {attempt}")
-        attempt += 1
-        try:
-            flow = _folded(dice) if dice.random() < FOLDED_SHARE else drawn_flow(dice.randrange(100_000))
-        except FlowError:
-            continue
-        steps = tuple(
-            replace(one, splits=_uneven(dice, len(one.splits))) if isinstance(one, Source) else one
-            for one in flow.steps
-        )
-        if any(isinstance(one, Loop | RateLimit | Broadcast | Rules) for one in steps):
-            # Batches have no loops; copies are as many as there are tasks.
-            continue
-        try:
-            expected_output(Description(steps), PARALLELISM_MAX, WORK_MAX)
-        except (FlowError, TooMuchError):
-            continue
-        return Description(steps)
-
-
-def _uneven(dice: Random, at_least: int) -> tuple[int, ...]:
-    count = max(at_least, dice.randint(1, 6))
-    return tuple(dice.choice((0, 1, 2, 5, 20, 50)) for _ in range(count))
-
-
-def _folded(dice: Random) -> Description:
-    """A final fold, which batches begin before the shuffle, behind what leaves records with their task."""
-    steps = [f"source 1 {dice.choice((0, 2))}" for _ in range(dice.randint(1, 3))]
-    stream = 0
-    if len(steps) > 1:
-        steps.append("union " + ",".join(map(str, range(len(steps)))))
-        stream = len(steps) - 1
-    for _ in range(dice.randint(0, 2)):
-        match dice.choice(("map", "map_async", "filter", "count")):
-            case "map":
-                steps.append(f"map {stream} same 1")
-            case "map_async":
-                call, order = dice.choice(get_args(CallName)), dice.choice(get_args(OrderName))
-                steps.append(f"map_async {stream} {call} {dice.choice((1, 2, 5))} {order}")
-                # Of the records for which all calls fail.
-                steps.append(f"side_output {len(steps) - 1} 0")
-                steps.append(f"union {len(steps) - 2},{len(steps) - 1}")
-            case "filter":
-                steps.append(f"filter {stream} multiples 0")
-            case _:
-                # A fold of folds.
-                steps.append(f"key_by {stream} {dice.choice(get_args(KeyName))} {dice.choice((2, 3, 7))}")
-                steps.append(f"count {len(steps) - 1} final")
-        stream = len(steps) - 1
-    steps.append(f"key_by {stream} {dice.choice(get_args(KeyName))} {dice.choice((1, 3, 7, 40))}")
-    keyed = len(steps) - 1
-    fold = dice.choice(("count", "sum", "aggregate"))
-    if fold == "count":
-        steps.append(f"count {keyed} final")
-    elif fold == "sum":
-        steps.append(f"sum {keyed} weight final")
-    else:
-        steps.append(f"aggregate {keyed} {dice.choice(get_args(AggregateName))} final")
-    steps.append(f"sink {keyed + 1}")
-    return parsed("; ".join(steps))
 
 
 class MortalJobs(LocalJobs):

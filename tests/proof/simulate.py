@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import click
 from tests.proof.flows import parsed
 from tests.proof.worlds import shrinking
+from tests.proof.worlds.batches import batch_options
 from tests.proof.worlds.drawn import drawn_options, world_of
 
 from crosscut.cli.commands import fault_indices
 from crosscut.cli.simulate import Selection, quiet, show, show_one
 from crosscut.cli.view import make_console
+from crosscut.contracts.engines import EngineName
 from crosscut.errors import CrosscutError, FlowError
 from crosscut.protocol.snapshot.choosing import ProtocolKind
 from crosscut.testing.simulator.command import Simulation
@@ -29,6 +31,7 @@ class DrawnSimulation(Simulation):
 
     Args:
         size: "small": worlds with a chain of two tasks.
+        engine: Another one than "continuous": worlds whose job runs in batches, at least at first.
     """
 
     def __init__(
@@ -36,11 +39,17 @@ class DrawnSimulation(Simulation):
         command: str = shrinking.COMMAND,
         protocols: tuple[ProtocolKind, ...] = PROTOCOLS,
         size: Size = "any",
+        engine: EngineName = "continuous",
     ) -> None:
-        super().__init__(command + (f" --size {size}" if size != "any" else ""), protocols, world_of)
+        profile = f" --size {size}" if size != "any" else ""
+        profile += f" --engine {engine}" if engine != "continuous" else ""
+        super().__init__(command + profile, protocols, world_of)
         self._size = size
+        self._engine = engine
 
     def options(self, seed: int) -> Options:
+        if self._engine != "continuous":
+            return batch_options(seed, (self._engine,))
         if self._size == "small":
             return options_of(seed, (SMALL_GRAPH,), self._protocols, self._size)
         return drawn_options(seed, self._protocols)
@@ -84,6 +93,13 @@ class DrawnSimulation(Simulation):
     help="Only worlds with this protocol (switching: aligned, then unaligned); may be repeated.",
 )
 @click.option("--size", type=click.Choice(SIZES), default="any", help="small: a chain of two tasks.")
+@click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineName)),
+    default="continuous",
+    show_default=True,
+    help="The engine of the job; auto: both, one after the other.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="In so many processes. [default: one for each core]")
 def main(
     seeds: int,
@@ -93,6 +109,7 @@ def main(
     flow: str,
     protocols: tuple[Any, ...],
     size: Any,
+    engine: Any,
     jobs: int | None,
 ) -> None:
     """Run generated flows in simulated worlds full of faults, and check that their output stays exact.
@@ -103,9 +120,11 @@ def main(
 
     Exit codes: 0: nothing is wrong; 1: something is; 2: the arguments are wrong; 130: interrupted.
     """
+    if engine != "continuous" and (protocols or size != "any"):
+        raise click.UsageError("--engine has worlds of its own: leave out --snapshots and --size")
     if flow and seed is None:
         raise click.UsageError("--flow needs --seed: the world that it is to run in")
-    simulation = DrawnSimulation(protocols=protocols or PROTOCOLS, size=size)
+    simulation = DrawnSimulation(protocols=protocols or PROTOCOLS, size=size, engine=engine)
     console = make_console()
     kept = fault_indices(faults)
     with quiet():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,15 @@ from tests.proof.worlds.shrinking import live
 from tests.simulation.planted import must_break
 
 from crosscut.contracts.connectors import JSON
-from crosscut.foundation.ids import CheckpointId
+from crosscut.foundation.ids import CheckpointId, LogIndex
 from crosscut.graph.channels import depths_of
 from crosscut.microbatch import driver_workers, stage
 from crosscut.microbatch.shuffle import ShuffleBlock, ShuffleInput
 from crosscut.microbatch.state_cache import StateCache
-from crosscut.protocol.job.job_run import JobRun
+from crosscut.protocol.checkpoint.retention import Retention
+from crosscut.protocol.effects import EndJob
+from crosscut.protocol.job.job_run import CloseEngine, JobRun, RunEffect, RunTurn
+from crosscut.protocol.log.entries import CheckpointCompleted, LogEntry
 from crosscut.protocol.microbatch import batches, effects
 from crosscut.protocol.microbatch.attempts import Attempt, Partition
 from crosscut.protocol.microbatch.batches import Batches
@@ -216,14 +219,37 @@ def the_newest_batch_is_not_what_the_next_one_begins_with(patch: pytest.MonkeyPa
 def the_engine_that_is_to_follow_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     plain = JobRun._engine_ended
 
-    def ended(self: JobRun, end: Any) -> Any:
+    def ended(self: JobRun, end: EndJob) -> list[RunEffect]:
         found = plain(self, end)
-        if self._following is not None:
-            # Closed is told as for the last one: the job waits for ever.
-            return [one for one in found if type(one).__name__ != "CloseEngine"]
-        return found
+        return [one for one in found if not isinstance(one, CloseEngine)] if self._following else found
 
     patch.setattr(JobRun, "_engine_ended", ended)
+
+
+def both_engines_run_at_once(patch: pytest.MonkeyPatch) -> None:
+    plain = JobRun._engine_ended
+
+    def ended(self: JobRun, end: EndJob) -> list[RunEffect]:
+        found = plain(self, end)
+        # The next one starts without waiting until this one is closed.
+        following = self._following
+        if following is None:
+            return found
+        self._go(RunTurn.CLOSED)
+        self._following = None
+        return [*self._start()]
+
+    patch.setattr(JobRun, "_engine_ended", ended)
+
+
+def the_newest_checkpoint_is_forgotten_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    plain = Retention.found
+
+    def found(self: Retention, tail: Sequence[tuple[LogIndex, LogEntry]]) -> None:
+        completed = [one for one in tail if isinstance(one[1], CheckpointCompleted)]
+        plain(self, [one for one in tail if one not in completed[1:]])
+
+    patch.setattr(Retention, "found", found)
 
 
 PLANTED: dict[Plant, Worlds] = {
@@ -238,6 +264,8 @@ PLANTED: dict[Plant, Worlds] = {
     a_failed_attempt_is_forgotten: Worlds("I10", with_attempts_doubled),
     blocks_are_taken_as_they_come: Worlds("I5", in_small_blocks),
     the_newest_batch_is_not_what_the_next_one_begins_with: Worlds("I2", any_world),
+    both_engines_run_at_once: Worlds("B3", between_engines),
+    the_newest_checkpoint_is_forgotten_at_a_start: Worlds("I2|I8", with_drivers_killed),
     the_engine_that_is_to_follow_is_forgotten: Worlds("I10", between_engines),
 }
 

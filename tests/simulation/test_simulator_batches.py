@@ -6,20 +6,24 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
+from tests.proof.simulate import main
 from tests.proof.worlds.batches import ENGINES, IN_BATCHES, batch_options
+from tests.proof.worlds.shrinking import COMMAND
 from tests.simulation.exact import all_exact
 
 from crosscut.contracts.engines import EngineName
 from crosscut.testing.simulator.options import OF_BATCHES, PlannedFault
 
 WORLDS = 24
-COMMAND = "python -m tests.proof.simulate --engine {}"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_output_is_exact_whatever_happens(engine: EngineName) -> None:
     """B1, B2, B3, F1, I1 to I3, I5, I10: drivers, executors and blocks are lost, attempts come twice."""
-    seen = all_exact((batch_options(seed, (engine,)) for seed in range(WORLDS)), COMMAND.format(engine))
+    seen = all_exact(
+        (batch_options(seed, (engine,)) for seed in range(WORLDS)), f"{COMMAND} --engine {engine}"
+    )
     assert seen["job finished"] >= WORLDS
     for what in ("second attempt at a partition", "attempt that outlived its run", "fault: kill the driver"):
         assert seen[what], what
@@ -48,3 +52,10 @@ def test_faults_of_batches_are_drawn_and_happen() -> None:
     for kind in OF_BATCHES:
         assert seen[f"fault: {kind}"], kind
     assert seen["two drivers at once"] and seen["shuffle blocks lost"]
+
+
+def test_the_command_runs_worlds_of_an_engine() -> None:
+    found = CliRunner().invoke(main, ["--engine", "auto", "--seeds", "2", "--jobs", "1"])
+    assert found.exit_code == 0, found.output
+    assert "2 jobs finished; 0 of 2 failed" in " ".join(found.output.split())
+    assert CliRunner().invoke(main, ["--engine", "auto", "--size", "small"]).exit_code == 2

@@ -17,6 +17,7 @@ from crosscut.protocol.messages import SplitAssignment
 from crosscut.testing.simulator.job import assignments_of
 from crosscut.testing.simulator.loop import Killed
 from crosscut.testing.simulator.scheduler import Spark
+from crosscut.testing.simulator.violation import ensure
 from crosscut.testing.simulator.virtual_batches import VirtualBatches
 from crosscut.testing.simulator.worker import WorkerProcess
 from crosscut.worker.worker import WorkerPlan
@@ -138,6 +139,10 @@ class VirtualCluster:
     def _check(self, run: ClusterRun) -> None:
         if run.number <= self._ended:
             raise WorkersError(f"the cluster is asked for engine run {run.number}, which has ended")
+        ensure(
+            run.number == self._ended + 1,
+            f"B3: engine run {run.number} starts something, and run {run.number - 1} has not been closed",
+        )
 
     def _graphs(self, run: ClusterRun) -> Callable[[], JobGraph]:
         return lambda: self._world.graph_of_process(self._driver.number, run.parallelism)
