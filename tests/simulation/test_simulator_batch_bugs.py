@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from crosscut.graph.channels import depths_of
 from crosscut.microbatch import driver_workers, stage
 from crosscut.microbatch.shuffle import ShuffleBlock, ShuffleInput
 from crosscut.microbatch.state_cache import StateCache
+from crosscut.operators.timestamps import AssignTimestamps
+from crosscut.operators.watermarks import CombinedWatermark
 from crosscut.protocol.checkpoint.retention import Retention
 from crosscut.protocol.effects import EndJob
 from crosscut.protocol.job.job_run import CloseEngine, JobRun, RunEffect, RunTurn
@@ -96,6 +98,28 @@ def in_small_blocks(seed: int) -> Options:
     return replace(between_engines(seed), engine="micro-batch", batch_records=40, thresholds=small)
 
 
+def with_a_source_that_comes_late(seed: int) -> Options:
+    """Two sources of one split each, of which one is found long after the other."""
+    options = batch_options(seed, ("micro-batch",), kinds=("kill the driver",))
+    return replace(
+        options,
+        flow="",
+        graph="two clocks",
+        parallelism=1,
+        rescaled_to=(),
+        splits_per_task=1,
+        record_count=25,
+        source_ms=0,
+        splits_every_ms=20,
+        empty_looks=30,
+        interval_ms=5,
+        batch_records=20,
+        knows_lag=True,
+        stays_open=False,
+        faults=(),
+    )
+
+
 # Rescaling: item 3 of "Mended again".
 
 
@@ -110,6 +134,22 @@ def what_has_ended_is_told_by_key_group(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(rescaling, "_said", by_key_group)
     patch.setattr(Chain, "end", keeps_held)
+
+
+# Event time: item 17.
+
+
+def a_source_without_a_split_holds_no_watermark(patch: pytest.MonkeyPatch) -> None:
+    plain = AssignTimestamps.begin
+
+    def begin(self: AssignTimestamps, splits: Iterable[str], saved: JSON, *, is_open: bool = False) -> None:
+        plain(self, splits, saved, is_open=is_open)
+        if self._awaits_first:
+            self._awaits_first = False
+            self._combined = CombinedWatermark({}, self._combined.watermark, is_open=True)
+            self._add_news(self._combined._news())
+
+    patch.setattr(AssignTimestamps, "begin", begin)
 
 
 # Order: item 18.
@@ -253,6 +293,7 @@ def the_newest_checkpoint_is_forgotten_at_a_start(patch: pytest.MonkeyPatch) -> 
 
 
 PLANTED: dict[Plant, Worlds] = {
+    a_source_without_a_split_holds_no_watermark: Worlds("I1", with_a_source_that_comes_late),
     what_has_ended_is_told_by_key_group: Worlds("I1", with_drivers_killed),
     a_batch_takes_what_was_on_its_way_in_any_order: Worlds("I5", between_engines),
     attempts_are_taken_that_have_read_others: Worlds("I1|I2", with_attempts_doubled),

@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.contracts.context import Context
 from crosscut.contracts.process import KeyedProcess
 from crosscut.contracts.state import MapState, ValueState
+from crosscut.contracts.windows import tumbling
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
 from crosscut.foundation.timestamps import END_OF_TIME
@@ -44,7 +45,13 @@ def built(options: Options, graph: Graph | None = None) -> SimulatedJob:
         # One branch ends long before the other.
         duration_ms = options.source_ms // (1 + 4 * number)
         sources.append(
-            source_double(splits, duration_ms, options.splits_every_ms, stays_open=options.stays_open)
+            source_double(
+                splits,
+                duration_ms,
+                options.splits_every_ms,
+                stays_open=options.stays_open,
+                empty_looks=number * options.empty_looks,
+            )
         )
         sources[-1].knows_lag = options.knows_lag
         return flow.source(sources[-1])
@@ -197,6 +204,15 @@ def _event_time(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream
     sink(keyed.aggregate(list, _appended, lambda records: (len(records), records[-1])).rebalance())
 
 
+def _two_clocks(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
+    """Two sources whose records have the same times: the one that comes later is not late."""
+    left, right = (
+        source().assign_timestamps(_happened, out_of_orderness=f"{OUT_OF_ORDERNESS_MS}ms") for _ in range(2)
+    )
+    windows = left.union(right).key_by(_key).window(tumbling(f"{2 * STEP_MS}ms"))
+    sink(windows.aggregate(list, _appended, sorted))
+
+
 def _aligned_sources(flow: Flow, source: Callable[[], Stream], sink: Callable[[Stream], None]) -> None:
     """Two sources, the splits of which are far apart: each waits until those before it have ended."""
     left, right = (
@@ -326,6 +342,7 @@ OTHERS: dict[str, Graph] = {
     "timers": Graph(_timers, survives_duplicates=False, is_punctual=True),
     "time to live": Graph(_time_to_live, survives_duplicates=False, is_punctual=True),
     "event time": Graph(_event_time, tokens=_count_and_record, is_punctual=True),
+    "two clocks": Graph(_two_clocks),
     "aligned sources": Graph(_aligned_sources, tokens=_count_and_record),
 }
 """Those that are asked for by name."""
