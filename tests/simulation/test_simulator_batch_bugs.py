@@ -29,7 +29,7 @@ from crosscut.protocol.microbatch.batches import Batches
 from crosscut.protocol.microbatch.events import BatchEvent, OutputCommitted
 from crosscut.protocol.splits import rescaling
 from crosscut.task.chain import Chain
-from crosscut.testing.simulator.options import FaultKind, Options
+from crosscut.testing.simulator.options import FaultKind, Options, PlannedFault
 from crosscut.worker.local_state_cache import LocalStateCache
 
 SEEDS_MAX = 150
@@ -51,6 +51,12 @@ class Worlds:
 
 def any_world(seed: int) -> Options:
     return batch_options(seed)
+
+
+def restarted_at_an_append(seed: int) -> Options:
+    """The epoch ends while nobody knows whether the entry of a batch is in the log."""
+    faults = tuple(PlannedFault(0, "ask for a checkpoint", 4, "driver.append", n) for n in range(1, 7))
+    return replace(batch_options(seed, ("micro-batch",)), faults=faults, interval_ms=10)
 
 
 def with_drivers_killed(seed: int) -> Options:
@@ -298,7 +304,7 @@ PLANTED: dict[Plant, Worlds] = {
     a_batch_takes_what_was_on_its_way_in_any_order: Worlds("I5", between_engines),
     attempts_are_taken_that_have_read_others: Worlds("I1|I2", with_attempts_doubled),
     what_was_run_is_taken_as_complete: Worlds("I3", any_world),
-    what_was_taken_is_removed_with_its_epoch: Worlds("I1|I8|I9", any_world),
+    what_was_taken_is_removed_with_its_epoch: Worlds("I1|I8|I9", restarted_at_an_append),
     the_next_batch_does_not_wait_for_the_commit: Worlds("I3", any_world),
     a_state_is_used_whatever_checkpoint_it_is_of: Worlds("I1|I2|I4", with_attempts_doubled),
     the_end_of_a_commit_is_not_told: Worlds("I10", any_world),
