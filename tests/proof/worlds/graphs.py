@@ -10,9 +10,9 @@ from typing import Any
 from crosscut.contracts.context import Context
 from crosscut.contracts.process import KeyedProcess
 from crosscut.contracts.state import MapState, ValueState
-from crosscut.contracts.windows import tumbling
 from crosscut.flow.flow import Flow
 from crosscut.flow.stream import Stream
+from crosscut.flow.tumbling import tumbling
 from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.simulated_job import MAX_PARALLELISM, Judgement, SimulatedJob
