@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +96,6 @@ def test_values_come_back_as_they_went_in(place: Make) -> None:
     writer.commit(permit(1), [stage(writer, written, 1)])
     writer.close()
     assert plain.rows() == written
-    others = place({"a": "text", "b": "text", "c": "text"})
-    writer = open_writer(others.sink, 1)
-    moment = datetime(2026, 1, 2, tzinfo=UTC)
-    rows = [(moment, Decimal("1.10"), {"k": [1]}), (date(2026, 1, 2), True, "x")]
-    writer.commit(permit(1), [stage(writer, rows, 1)])
-    writer.close()
-    assert others.rows("a, b")[0] == ("2026-01-02T00:00:00+00:00", "1.10")
 
 
 def test_rows_of_a_postgres_table_are_read_from_any_row_on(server: PostgresServer) -> None:

@@ -32,7 +32,8 @@ def sink(
 
     The rows of a checkpoint become visible together, in one transaction, once it is complete. Nothing is
     prepared or open between two checkpoints, so no orphan can hold locks or hold VACUUM back. Before its
-    checkpoint is complete a row is tried: if the table refuses it, that is an error which names it.
+    checkpoint is complete a row is tried: if the table refuses it, or a column would change one of its values
+    (round it, or drop a time of day or a zone), that is an error which names it.
 
     Args:
         conninfo: As libpq takes it: "host=db dbname=shop user=me", or a URL. Keep the password out of it: in

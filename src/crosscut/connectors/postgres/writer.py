@@ -106,7 +106,17 @@ class PostgresDatabase(Database):
             ]
             return ("\n".join(lines) + "\n").encode()
         except (ValueError, OverflowError) as error:
-            raise RowsRefused(str(error)) from error
+            raise RowsRefused(f"{error}, column {self._refusing_column(rows)}") from error
+
+    def _refusing_column(self, rows: Sequence[Row]) -> str:
+        """Return the column of the first value that can't be written."""
+        for row in rows:
+            for name, text, value in zip(self._table.columns, self._texters, row, strict=True):
+                try:
+                    text(value).encode()
+                except (ValueError, OverflowError):
+                    return name
+        raise AssertionError("a value was refused")
 
     def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
         for line in lines_of(data):
