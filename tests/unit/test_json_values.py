@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -165,3 +166,73 @@ VALUES = st.recursive(
 def test_values_come_back_as_they_went_out(values: list[Any]) -> None:
     data = [b"null" if one is None else one for one in all_dumped(values)]
     assert repr(json_values(data)) == repr(values)
+
+
+@dataclass
+class Document:
+    id: int
+    _rev: Any
+    kind: ClassVar[str] = "k"
+    extra: InitVar[int] = 0
+    _: KW_ONLY
+    __private: int = 3
+    made: list[int] = field(default_factory=list, init=False)
+
+    @cached_property
+    def shown(self) -> str:
+        return f"document {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    _id: int
+    name: Any
+
+
+class Undecorated(Document):
+    pass
+
+
+def used(document: Document) -> Document:
+    assert document.shown
+    document.later = 1  # type: ignore[attr-defined]
+    return document
+
+
+FIELDS = {"id": 1, "_rev": 2, "_Document__private": 3, "made": []}
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Document(1, 2), FIELDS),
+        (used(Document(1, 2)), FIELDS),
+        (used(Undecorated(1, 2)), FIELDS),
+        ([{"a": used(Document(1, 2))}], [{"a": FIELDS}]),
+        (Slots(1, used(Document(1, 2))), {"_id": 1, "name": FIELDS}),
+        (Document(1, Slots(2**70, None)), FIELDS | {"_rev": {"_id": 2**70, "name": None}}),
+        (
+            Document(1, datetime(1950, 1, 1, tzinfo=timezone(timedelta(seconds=61)))),
+            FIELDS | {"_rev": "1950-01-01T00:00:00+00:01:01"},
+        ),
+    ],
+    ids=repr,
+)
+def test_a_dataclass_is_an_object_of_its_fields(encode: Encode, value: Any, expected: Any) -> None:
+    assert json.loads(encode(value)) == expected
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize("inner", [float("nan"), {1: "a", "1": "b"}, object()], ids=repr)
+def test_what_a_field_holds_is_refused_as_anywhere(encode: Encode, inner: Any) -> None:
+    with pytest.raises((ValueError, ConnectorError)):
+        encode(Document(1, Slots(1, inner)))
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+def test_a_dataclass_that_lacks_a_field_is_refused(encode: Encode) -> None:
+    document = used(Document(1, 2))
+    del document._rev
+    with pytest.raises((ValueError, ConnectorError), match="_rev"):
+        encode(document)

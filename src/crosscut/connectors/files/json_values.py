@@ -1,21 +1,32 @@
-"""JSON out, for all encoders: what orjson would silently write as another value is kept, or refused."""
+"""JSON out, for all encoders: what orjson would silently write as another value is kept, or refused.
+
+A dataclass is an object of its fields, as it is a row of a table. orjson by itself leaves out fields that
+begin with "_", and adds attributes that are no fields, such as a `cached_property` once it has been used.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
+from functools import lru_cache
+from operator import attrgetter
 from reprlib import repr as shortened
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 
 from crosscut.errors import ConnectorError
 
 Returned = TypeVar("Returned")
+
+OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
+"""For `orjson.dumps`, with `fields_of`."""
+
+_OTHERS = (Mapping, list, tuple, str, int, Enum)
 
 
 def dumped(value: Any) -> bytes:
@@ -25,16 +36,15 @@ def dumped(value: Any) -> bytes:
 
     Raises:
         ValueError: It can't be JSON without a change: NaN, infinity, keys that become the same, or a type
-        that
-            JSON does not have.
+            that JSON does not have.
     """
     try:
-        data = orjson.dumps(value)
+        data = orjson.dumps(value, fields_of, OPTIONS)
     except orjson.JSONEncodeError as refusal:
         # The standard module also takes integers above 64 bits, named tuples and keys that are no texts.
         try:
             _check_keys(value)
-            data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+            data = json.dumps(value, separators=(",", ":"), allow_nan=False, default=fields_of).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{refusal}; {error}") from error
     # orjson writes NaN and infinity as null. Where there is no null there is nothing to check.
@@ -51,8 +61,10 @@ def all_dumped(values: Sequence[Any]) -> list[bytes | None]:
     """
     dumps = orjson.dumps
     try:
-        found = [None if value is None else dumps(value) for value in values]
-    except orjson.JSONEncodeError:
+        plain = with_fields(values)
+        found = [None if value is None else dumps(value, fields_of, OPTIONS) for value in plain]
+    except TypeError:
+        # orjson's own is one.
         return [None if value is None else _named(dumped, value) for value in values]
     for value, data in zip(values, found, strict=True):
         if data is not None and b"null" in data:
@@ -72,13 +84,52 @@ def may_have_cut_offsets(data: bytes) -> bool:
 
 def with_whole_offsets(value: Any) -> bytes:
     """Return `value`, which orjson has taken, as JSON in which offsets have their seconds."""
-    return orjson.dumps(value, default=_iso, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    return orjson.dumps(value, _iso_or_fields, OPTIONS | orjson.OPT_PASSTHROUGH_DATETIME)
 
 
-def _iso(value: Any) -> str:
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    raise TypeError
+def _iso_or_fields(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime | date | time) else fields_of(value)
+
+
+def with_fields(values: Sequence[Any]) -> Sequence[Any]:
+    """Return `values`, each dataclass as a dict of its fields: faster than to have orjson ask for each."""
+    if not any(_declared(kind) for kind in set(map(type, values))):
+        return values
+    return [fields_of(value) if _declared(type(value)) else value for value in values]
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; may be its own `__dict__`, so it must not be changed.
+
+    Raises:
+        TypeError: It is no dataclass, or has no value for a field.
+    """
+    declared = _declared(type(value))
+    if declared is None:
+        raise TypeError(f"Type is not JSON serializable: {type(value).__qualname__}")
+    names, values_of = declared
+    attributes = getattr(value, "__dict__", None)
+    if attributes is not None and [*attributes] == names:
+        return cast(dict[str, Any], attributes)
+    try:
+        return dict(zip(names, values_of(value), strict=True))
+    except AttributeError as error:
+        raise TypeError(f"a {type(value).__qualname__} lacks a field: {error}") from error
+
+
+@lru_cache(1_000)
+def _declared(kind: type) -> tuple[list[str], Callable[[Any], tuple[Any, ...]]] | None:
+    """Return the names of a dataclass's fields and what gets their values; None: it is of another type."""
+    if not is_dataclass(kind) or issubclass(kind, _OTHERS):
+        return None
+    names = [field.name for field in fields(kind)]
+    match names:
+        case []:
+            return names, lambda value: ()
+        case [name]:
+            return names, lambda value: (getattr(value, name),)
+        case _:
+            return names, attrgetter(*names)
 
 
 def _named(function: Callable[[Any], Returned], value: Any) -> Returned:
@@ -109,6 +160,8 @@ def _check_keys(value: Any) -> None:
             raise ValueError(f"keys become the same text in JSON: {sorted(texts)[:5]}")
         for one in value.values():
             _check_keys(one)
+    elif _declared(type(value)):
+        _check_keys(fields_of(value))
     elif isinstance(value, list | tuple):
         for one in value:
             _check_keys(one)
@@ -116,8 +169,8 @@ def _check_keys(value: Any) -> None:
 
 def _contents(value: Any) -> Any:
     """Return what `value`, which only orjson knows, consists of; None for one that holds no number."""
-    if is_dataclass(value):
-        return [getattr(value, field.name) for field in fields(value)]
+    if _declared(type(value)):
+        return fields_of(value)
     return value.value if isinstance(value, Enum) else None
 
 

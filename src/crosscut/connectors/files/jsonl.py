@@ -14,7 +14,14 @@ import orjson
 
 from crosscut.connectors.files.file_encoders import Compression, FileEncoder, Plain
 from crosscut.connectors.files.file_sink import FileSink, checked_compression, sink_directory
-from crosscut.connectors.files.json_values import check_finite, dumped, may_have_cut_offsets
+from crosscut.connectors.files.json_values import (
+    OPTIONS,
+    check_finite,
+    dumped,
+    fields_of,
+    may_have_cut_offsets,
+    with_fields,
+)
 from crosscut.connectors.files.partitions import (
     PARTITIONS_MAX,
     Divider,
@@ -129,11 +136,12 @@ def encoded_lines(records: Sequence[Any], directory: str) -> bytes:
     # One call for all records is ten times as fast as one for each. They are told apart by the raw
     # newlines put between them: within a record orjson escapes newlines.
     spaced: list[Any] = [_RAW_NEWLINE] * (2 * len(records) - 1)
-    spaced[::2] = records
     try:
-        encoded = orjson.dumps(spaced)[1:-1].replace(b",\n,", b"\n") + b"\n"
+        spaced[::2] = with_fields(records)
+        encoded = orjson.dumps(spaced, fields_of, OPTIONS)[1:-1].replace(b",\n,", b"\n") + b"\n"
         is_complete = encoded.count(b"\n") == len(records) and not may_have_cut_offsets(encoded)
-    except orjson.JSONEncodeError:
+    except TypeError:
+        # orjson's own is one.
         is_complete = False
     if not is_complete:
         encoded = b"".join(_line(record, directory) for record in records)
