@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
 from functools import lru_cache
+from itertools import repeat
 from operator import attrgetter
 from reprlib import repr as shortened
 from typing import Any, TypeVar, cast
@@ -26,6 +28,7 @@ Returned = TypeVar("Returned")
 OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
 """For `orjson.dumps`, with `fields_of`."""
 
+_attributes = attrgetter("__dict__")
 _OTHERS = (Mapping, list, tuple, str, int, Enum)
 
 
@@ -93,8 +96,19 @@ def _iso_or_fields(value: Any) -> Any:
 
 def with_fields(values: Sequence[Any]) -> Sequence[Any]:
     """Return `values`, each dataclass as a dict of its fields: faster than to have orjson ask for each."""
-    if not any(_declared(kind) for kind in set(map(type, values))):
+    kinds = set(map(type, values))
+    declared = [found for kind in kinds if (found := _declared(kind))]
+    if not declared:
         return values
+    if len(kinds) == 1:
+        # Loops that are not Python's: most often there is nothing to leave out or to add.
+        names, values_of = declared[0]
+        with suppress(AttributeError):
+            if not hasattr(values[0], "__dict__"):
+                return list(map(dict, map(zip, repeat(names), map(values_of, values))))
+            attributes = list(map(_attributes, values))
+            if set(map(tuple, attributes)) == {tuple(names)}:
+                return attributes
     return [fields_of(value) if _declared(type(value)) else value for value in values]
 
 
