@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from crosscut.contracts.arrow_checks import check_values
 from crosscut.errors import FlowError
 
 T = TypeVar("T")
@@ -102,6 +103,9 @@ class MsgspecSerializer(Serializer[T]):
 class ArrowSerializer(Serializer[Any]):
     """A value of an Arrow type (`crosscut[parquet]`), as Python's own types: dicts for structs, and so on.
 
+    A value that would come back as another one is refused: a fraction for an integer, a time of the day for a
+    date, a field that the struct does not have. A field that is missing comes back as None.
+
     Args:
         value_type: A `pyarrow.DataType`, such as `pyarrow.struct({"name": pyarrow.string()})`.
         version: See `Serializer`.
@@ -114,6 +118,7 @@ class ArrowSerializer(Serializer[Any]):
     def dumps(self, value: Any) -> bytes:
         import pyarrow
 
+        check_values(pyarrow, [value], self._type)
         column = pyarrow.array([value], type=self._type)
         batch = pyarrow.record_batch([column], schema=self._schema())
         data: bytes = batch.serialize().to_pybytes()

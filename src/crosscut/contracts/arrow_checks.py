@@ -1,0 +1,80 @@
+"""Values for Arrow: what a type would take and silently change is refused instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+
+
+def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
+    """Raise ValueError if one of `values` would come back from Arrow's type `kind` as something else.
+
+    What pyarrow refuses by itself is left to it, and so is rounding to 32-bit floats, which is what they
+    are for.
+    """
+    types = arrow.types
+    found = [value for value in values if value is not None]
+    if types.is_integer(kind):
+        # pyarrow cuts fractions off. Most often a look at the types is enough.
+        if not {int}.issuperset(map(type, found)):
+            _refuse(found, kind, lambda value: not isinstance(value, int), "is no int")
+    elif types.is_timestamp(kind):
+        # A time without a zone would be taken for UTC, and one with a zone lose it.
+        has_zone, grain = kind.tz is not None, _MICROSECONDS[kind.unit]
+        _refuse(
+            found,
+            kind,
+            lambda value: isinstance(value, datetime) and (value.tzinfo is not None) != has_zone,
+            "has no time zone" if has_zone else "has a time zone",
+        )
+        _refuse(
+            found, kind, lambda value: value.microsecond % grain != 0, f"is no whole number of {kind.unit}"
+        )
+    elif types.is_date(kind):
+        _refuse(found, kind, lambda value: isinstance(value, datetime), "has a time of the day")
+        _refuse(found, kind, lambda value: not isinstance(value, date), "is no date")
+    elif types.is_time(kind) or types.is_duration(kind):
+        _refuse(found, kind, lambda value: getattr(value, "tzinfo", None) is not None, "has a time zone")
+        grain = _MICROSECONDS[kind.unit]
+        name = "microseconds" if types.is_duration(kind) else "microsecond"
+        _refuse(
+            found,
+            kind,
+            lambda value: getattr(value, name, 0) % grain != 0,
+            f"is no whole number of {kind.unit}",
+        )
+    elif types.is_struct(kind):
+        names = {field.name for field in kind}
+        _refuse(
+            found,
+            kind,
+            lambda value: isinstance(value, Mapping) and not value.keys() <= names,
+            f"has other fields than {', '.join(sorted(names))}",
+        )
+        rows = [value for value in found if isinstance(value, Mapping)]
+        for field in kind:
+            _check_inner(arrow, [row.get(field.name) for row in rows], field)
+
+    elif types.is_map(kind):
+        pairs = [pair for value in found for pair in (value.items() if isinstance(value, Mapping) else value)]
+        check_values(arrow, [key for key, _ in pairs], kind.key_type)
+        _check_inner(arrow, [item for _, item in pairs], kind.item_field)
+
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        _check_inner(arrow, [item for value in found for item in value], kind.value_field)
+
+
+def _check_inner(arrow: Any, values: list[Any], field: Any) -> None:
+    """Check the values of a field within another one; pyarrow finds a missing one only when it writes."""
+    if not field.nullable and any(value is None for value in values):
+        raise ValueError(f"field {field.name!r} takes no None")
+    check_values(arrow, values, field.type)
+
+
+def _refuse(values: list[Any], kind: Any, is_wrong: Any, why: str) -> None:
+    for value in values:
+        if is_wrong(value):
+            raise ValueError(f"{value!r:.100} {why}, and its type is {kind}")
