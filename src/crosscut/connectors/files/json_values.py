@@ -131,8 +131,10 @@ def fields_of(value: Any) -> dict[str, Any]:
         raise TypeError(f"a {type(value).__qualname__} lacks a field: {error}") from error
 
 
-@lru_cache(1_000)
-def _declared(kind: type) -> tuple[list[str], Callable[[Any], tuple[Any, ...]]] | None:
+Declared = tuple[list[str], Callable[[Any], tuple[Any, ...]]]
+
+
+def _find_declared(kind: type) -> Declared | None:
     """Return the names of a dataclass's fields and what gets their values; None: it is of another type."""
     if not is_dataclass(kind) or issubclass(kind, _OTHERS):
         return None
@@ -144,6 +146,9 @@ def _declared(kind: type) -> tuple[list[str], Callable[[Any], tuple[Any, ...]]] 
             return names, lambda value: (getattr(value, name),)
         case _:
             return names, attrgetter(*names)
+
+
+_declared = cast(Callable[[type], Declared | None], lru_cache(1_000)(_find_declared))
 
 
 def _named(function: Callable[[Any], Returned], value: Any) -> Returned:
