@@ -457,6 +457,16 @@ class Sink(ABC, Generic[Written]):
         return "exactly once"
 
     @property
+    def shows_at_once(self) -> bool:
+        """Whether readers see records before their checkpoint is complete, and so also records that a source
+        does not give again.
+
+        By default any sink that is not "exactly once". Override it for one that shows records on commit, but
+        may show them twice.
+        """
+        return self.guarantee != "exactly once"
+
+    @property
     def has_one_task(self) -> bool:
         """Whether one task of the job writes all records: for systems that take a checkpoint as a whole."""
         return False

@@ -55,6 +55,11 @@ class SinkWithDeadLetters(Sink[Any]):
         return self.sink.guarantee
 
     @property
+    def shows_at_once(self) -> bool:
+        """Whether one of both does."""
+        return self.sink.shows_at_once or self.letters.shows_at_once
+
+    @property
     def has_one_task(self) -> bool:
         """As the first sink."""
         return self.sink.has_one_task

@@ -28,11 +28,7 @@ def check_repeatable(name: str, nodes: Sequence[OperatorNode]) -> None:
             size = len(reached)
             reached |= {node.uid for node in nodes if any(one.uid in reached for one in node.inputs)}
         for node in nodes:
-            if (
-                node.uid in reached
-                and isinstance(node.spec, SinkSpec)
-                and node.spec.sink.guarantee == "idempotent"
-            ):
+            if node.uid in reached and isinstance(node.spec, SinkSpec) and node.spec.sink.shows_at_once:
                 raise FlowError(
                     f"flow {name!r}: source {uid!r} may give other records after a failure, and sink "
                     f"{node.uid!r} shows records before their checkpoint is complete: a record that does "

@@ -117,6 +117,11 @@ class HttpSink(Sink):
         """See `sink`."""
         return "exactly once" if self.honours_keys else "at least once"
 
+    @property
+    def shows_at_once(self) -> bool:
+        """No: records wait in the snapshot, and are posted by the commit."""
+        return False
+
     def describe(self) -> str:
         """Return the URL, without secrets."""
         return f"posts to {Address(self.url).shown}"
