@@ -59,3 +59,9 @@ def test_the_command_runs_worlds_of_an_engine() -> None:
     assert found.exit_code == 0, found.output
     assert "2 jobs finished; 0 of 2 failed" in " ".join(found.output.split())
     assert CliRunner().invoke(main, ["--engine", "auto", "--size", "small"]).exit_code == 2
+
+
+@pytest.mark.parametrize("seed", [1197, 1246])
+def test_a_part_that_the_store_refuses_is_no_error_of_our_own(seed: int) -> None:
+    """It was reported as an internal error."""
+    assert all_exact([batch_options(seed, ("auto",))])["task failed: SnapshotDeclined"]

@@ -36,6 +36,7 @@ from crosscut.operators.probing import Copies
 from crosscut.protocol.messages import (
     AssignSplits,
     DeployTasks,
+    FailureCause,
     SnapshotAcknowledged,
     SnapshotDeclined,
     TaskFailed,
@@ -368,7 +369,8 @@ class StageAttempt:
             case TaskFailed(_, task, cause):
                 self._failure = Failure(task, cause)
             case SnapshotDeclined(_, _, task, reason):
-                self._failure = Failure(task, failure_cause(InternalError(reason)))
+                # The store, as a rule: no mistake of anybody's, and another attempt may succeed.
+                self._failure = Failure(task, FailureCause("SnapshotDeclined", reason, is_transient=True))
             case _:
                 """Of interest while a job runs on: how far sources are, that records flow."""
 

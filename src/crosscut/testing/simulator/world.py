@@ -87,7 +87,7 @@ EXPECTED_FAILURES = frozenset(
     }
 )
 """What a task may fail with, besides user code. Anything else is a bug of ours."""
-BATCH_FAILURES = frozenset({"BatchTorn", "SparkJobEnded", SPARK_TASK_DIED, "WorkerLost"})
+BATCH_FAILURES = frozenset({"BatchTorn", "SnapshotDeclined", "SparkJobEnded", SPARK_TASK_DIED, "WorkerLost"})
 """The same of a batch, which Spark runs."""
 
 
