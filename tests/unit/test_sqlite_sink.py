@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,6 +18,14 @@ import crosscut as cc
 from crosscut.contracts.connectors import SinkWriter
 from crosscut.errors import ConnectorError, RefusedRecordError
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+class Word(str, Enum):  # noqa: UP042 - as there are many; its str() is another text
+    A = "a"
 
 
 @pytest.fixture
@@ -89,10 +99,24 @@ def test_a_type_that_sqlite_would_make_numeric_is_mapped_or_refused(database: Pa
         ("numeric", Decimal("NaN"), "is no number of SQLite"),
         ("integer", 2**63, "beyond 64 bits"),
         ("real", float("inf"), "is no number of SQLite"),
-        ("text", {"a": float("nan")}, "it holds NaN or infinity"),
-        ("text", {1: "a", "1": "b"}, "keys become the same text"),
+        ("json", {"a": float("nan")}, "it holds NaN or infinity"),
+        ("json", {1: "a", "1": "b"}, "keys become the same text"),
         ("text", "\ud800", "surrogates not allowed"),
-        ("text", {1}, "is of type set: expected None, bool"),
+        ("text", {1}, "is of type set: expected None, str, bytes in a column of type 'text'"),
+        ("text", 1, "is of type int: expected None, str"),
+        ("text", 1.5, "is of type float: expected None, str"),
+        ("text", True, "is of type bool: expected None, str"),
+        ("varchar(9)", date(2020, 1, 1), "is of type date: expected None, str"),
+        ("text", Decimal("1.10"), "is of type Decimal: expected None, str"),
+        ("text", UUID(int=7), "need a type that begins with"),
+        ("text", {"a": 1}, "need a type that begins with"),
+        ("text", [1], "need a type that begins with"),
+        ("uuid", [1], "expected None, str, bytes, UUID"),
+        ("uuid", 1, "expected None, str, bytes, UUID"),
+        ("json", date(2020, 1, 1), "expected None, str, bytes, JSON"),
+        ("integer", date(2020, 1, 1), "need a type that begins with"),
+        ("blob", date(2020, 1, 1), "need a type that begins with"),
+        ("blob", Decimal("1.10"), "is of type Decimal"),
     ],
 )
 def test_a_value_that_its_column_would_change_or_not_take_is_refused(
@@ -103,29 +127,56 @@ def test_a_value_that_its_column_would_change_or_not_take_is_refused(
     sink.check()
     writer = open_writer(sink, 1)
     letters = with_letters(writer)
-    writer.commit(permit(1), [stage(writer, [(None,), (value,), (1,)], 1)])
+    writer.commit(permit(1), [stage(writer, [(None,), (value,), ("x",)], 1)])
     writer.close()
     ((_, found),) = letters
     assert reason in found
-    assert [row for (row,) in query(database, "select cast(v as integer) from t")] == [None, 1]
+    assert [row for (row,) in query(database, "select v from t")] == [None, "x"]
+
+
+def test_keys_of_different_types_are_not_one(database: Path) -> None:
+    """They were all the row '1'; a date and its text were one, too."""
+    sink = cc.sqlite.sink(database, "t", {"k": "text", "v": "integer"}, key="k")
+    sink.check()
+    writer = open_writer(sink, 1)
+    letters = with_letters(writer)
+    rows: list[Any] = [(1, 1), ("1", 2), (1.0, 3), (True, 4), (date(2020, 1, 1), 5), ("2020-01-01", 6)]
+    writer.commit(permit(1), [stage(writer, rows, 1)])
+    writer.close()
+    assert sorted(query(database, "select * from t")) == [("1", 2), ("2020-01-01", 6)]
+    assert [record for record, _ in letters] == [rows[0], *rows[2:5]]
+
+
+def test_what_a_column_is_declared_for_is_written_also_where_its_table_was_made_before(
+    database: Path,
+) -> None:
+    """Earlier releases made columns of text where the user had said "json" or "uuid"."""
+    query(database, "create table t (j text, u text)")
+    rows = [({"a": 1}, UUID(int=7)), ("[1]", "x")]
+    written(cc.sqlite.sink(database, "t", {"j": "jsonb", "u": "uuid"}), rows)
+    assert query(database, "select * from t") == [('{"a":1}', str(UUID(int=7))), ("[1]", "x")]
 
 
 def test_values_that_columns_keep_come_back_as_they_are(database: Path) -> None:
-    columns = {"t": "text", "i": "integer", "r": "real", "n": "decimal(9, 2)", "b": "blob"}
+    columns = {
+        "t": "text", "i": "integer", "r": "real", "n": "decimal(9, 2)", "b": "blob",
+        "at": "timestamp", "j": "json", "u": "uuid",
+    }  # fmt: skip
     moment = datetime(2020, 1, 1, tzinfo=UTC)
     rows = [
-        ("00123", -(2**63), 0.1, Decimal("1.10"), b"\0\xff"),
-        (0.1 + 0.2, True, 1, Decimal(7), "123"),
-        (Decimal("0.12345678901234567890"), 5.0, None, date(2020, 1, 1), 1.5),
-        ({"big": 2**70}, None, 1e300, moment, 2**62),
+        ("00123", -(2**63), 0.1, Decimal("1.10"), b"\0\xff", moment, {"big": 2**70}, UUID(int=7)),
+        (Word.A, True, 1, Decimal(7), "123", date(2020, 1, 1), [1, "x"], "x"),
+        ("", 5.0, None, 2.5, 1.5, time(1, 2), True, None),
+        (None, Number.ONE, 1e300, None, 2**62, "2020-01-01", 7, None),
     ]
     written(cc.sqlite.sink(database, "t", columns), rows)
     assert query(database, "select * from t") == [
-        ("00123", -(2**63), 0.1, 1.1, b"\0\xff"),
-        (repr(0.1 + 0.2), 1, 1.0, 7, "123"),
-        ("0.12345678901234567890", 5, None, "2020-01-01", 1.5),
-        ('{"big":1180591620717411303424}', None, 1e300, moment.isoformat(), 2**62),
-    ]
+        ("00123", -(2**63), 0.1, 1.1, b"\0\xff", moment.isoformat(),
+         '{"big":1180591620717411303424}', str(UUID(int=7))),
+        ("a", 1, 1.0, 7, "123", "2020-01-01", '[1,"x"]', "x"),
+        ("", 5, None, 2.5, 1.5, "01:02:00", "true", None),
+        (None, 1, 1e300, None, 2**62, "2020-01-01", "7", None),
+    ]  # fmt: skip
 
 
 REFUSALS: list[tuple[str, list[Any], str]] = [

@@ -59,6 +59,8 @@ def sink(
         path: The database file, on a local file system; made if it is not there.
         table: Its name; made if it is not there and `columns` has types.
         columns: Names, in the order of the values of a record, or a dict of names and types of SQLite.
+            A column of text takes str; types that begin with "date", "time", "uuid" or "json" also take such
+            values, which are written as text.
         key: Rows that are equal in these columns replace each other, the newest wins; there must be a unique
             index on them, and none of them is None. None: append.
         row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
@@ -212,11 +214,15 @@ class _Sqlite(Database):
         is_strict = connection.execute(
             "select strict from pragma_table_list where schema = 'main' and name = ?", (name,)
         ).fetchone()
-        kinds = [found[column][0] for column in table.columns]
+        kinds = {column: found[column][0] for column in table.columns}
         self._storers = [
-            # In a strict table a column of this type takes everything as it is.
-            storer(Affinity.BLOB if is_strict == (1,) and kind.upper() == "ANY" else affinity_of(kind))
-            for kind in kinds
+            storer(
+                # In a strict table a column of this type takes everything as it is.
+                Affinity.BLOB if is_strict == (1,) and kind.upper() == "ANY" else affinity_of(kind),
+                # SQLite's own says less where the table was made by an earlier release, or is strict.
+                table.types[column] or kind,
+            )
+            for column, kind in kinds.items()
         ]
         try:
             nothing = (None,) * len(table.columns)

@@ -25,8 +25,18 @@ _NUMERIC = frozenset(
 )
 """Names of types whose columns SQLite makes numeric, and where that does no harm."""
 
-_MAPPED = {"json": "text", "jsonb": "text", "str": "text", "string": "text", "uuid": "text", "bytea": "blob"}
-"""Names that other databases know. SQLite would make the columns numeric: "00123" would become 123."""
+_MAPPED = {
+    "json": "json text",
+    "jsonb": "json text",
+    "str": "text",
+    "string": "text",
+    "uuid": "uuid text",
+    "bytea": "blob",
+}
+"""Names that other databases know. SQLite would make the columns numeric: "00123" would become 123.
+
+The first word of a type says what is written as text, and SQLite finds "text" in it.
+"""
 
 
 class Affinity(Enum):
@@ -61,7 +71,7 @@ def mapped_types(types: Mapping[str, str]) -> dict[str, str]:
     """
     found = {}
     for column, kind in types.items():
-        word = kind.lower().partition("(")[0].split(" ")[0]
+        word = _first_word(kind)
         found[column] = _MAPPED.get(word, kind)
         if kind and affinity_of(found[column]) is Affinity.NUMERIC and word not in _NUMERIC:
             raise ConnectorError(
@@ -71,68 +81,89 @@ def mapped_types(types: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def storer(affinity: Affinity) -> Callable[[Any], Any]:
-    """Return what makes the value that a column of this affinity keeps as it is, as JSON holds it.
+def _first_word(declared: str) -> str:
+    return declared.lower().partition("(")[0].partition(" ")[0]
+
+
+def storer(affinity: Affinity, declared: str) -> Callable[[Any], Any]:
+    """Return what makes the value that a column keeps as it is, as JSON holds it.
+
+    What SQLite has no type for is written as text, into columns whose declared type says so: elsewhere a date
+    and its text would become the same, and so would 1 and "1" in a column of text.
 
     The function raises ValueError, with the reason, for a value that can't be stored, or that the column
     would change.
+
+    Args:
+        declared: Its type, whose first word counts.
     """
     is_number = affinity in (Affinity.INTEGER, Affinity.REAL, Affinity.NUMERIC)
+    word = _first_word(declared)
+    is_json, is_uuid = word in ("json", "jsonb"), word == "uuid"
+    is_moment = word.startswith(("date", "time"))
+
+    def unfit(value: Any) -> ValueError:
+        others = ", Decimal" if is_number else ""
+        kinds = "str, bytes" if affinity is Affinity.TEXT else f"bool, int, float, str, bytes{others}"
+        own = ", JSON" if is_json else ", UUID" if is_uuid else ", dates and times" if is_moment else ""
+        return ValueError(
+            f"{shortened(value)} is of type {type(value).__name__}: expected None, {kinds}{own} in a column "
+            f"of type {declared!r}. Dates, UUIDs and JSON need a type that begins with 'date', 'time', "
+            f"'uuid' or 'json'"
+        )
 
     def text(value: str) -> str:
         if is_number and _NUMBER.fullmatch(value):
             raise ValueError(
                 f"the text {shortened(value)} would become a number in a column of affinity "
-                f"{affinity.value}; give "
-                f"a number, or make the column 'text'"
+                f"{affinity.value}; give a number, or make the column 'text'"
             )
         # JSON holds it, and so does SQLite.
         value.encode()
         return value
 
     def number(value: float) -> Any:
+        if affinity is Affinity.TEXT:
+            if is_json:
+                return json_text(value)
+            raise unfit(value)
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise ValueError(f"{shortened(value)} is beyond 64 bits")
         if value != value or value in (float("inf"), float("-inf")):
             raise ValueError(f"{value!r} is no number of SQLite")
-        if affinity is Affinity.TEXT:
-            # SQLite would write a float with 15 digits.
-            return str(int(value)) if type(value) is bool else repr(value)
         if affinity is Affinity.REAL and type(value) is int and int(float(value)) != value:
             raise ValueError(f"{value!r} would be rounded in a column of affinity real")
         return value
 
     def decimal(value: Decimal) -> Any:
-        if not is_number:
-            return str(value)
         if not value.is_finite():
             raise ValueError(f"{value!r} is no number of SQLite")
         if value == value.to_integral_value() and abs(value) < 2**63:
             return number(int(value))
         if Decimal(repr(float(value))) != value:
             raise ValueError(
-                f"{value!r} would be rounded in a column of affinity {affinity.value}; use 'text'"
+                f"{value!r} would be rounded in a column of affinity {affinity.value}; write its text into "
+                f"a column of type 'text'"
             )
         return float(value)
 
     def other(value: Any) -> Any:
         if isinstance(value, bytes | bytearray | memoryview):
             return {BYTES: base64.b64encode(value).decode()}
+        # An enum is its text or number, whatever it calls itself.
         if isinstance(value, str):
-            return text(str(value))
-        if isinstance(value, Decimal):
+            return text(str.__str__(value))
+        if isinstance(value, int | float):
+            return number(int(value) if isinstance(value, int) else float(value))
+        if is_number and isinstance(value, Decimal):
             return decimal(value)
-        if isinstance(value, datetime | date | time):
+        if is_moment and isinstance(value, datetime | date | time):
             return value.isoformat()
-        if isinstance(value, UUID):
+        if is_uuid and isinstance(value, UUID):
             return str(value)
-        if isinstance(value, dict | list | tuple):
+        if is_json and isinstance(value, dict | list | tuple):
             return json_text(value)
-        raise ValueError(
-            f"{shortened(value)} is of type {type(value).__name__}: expected None, bool, int of 64 bits, "
-            f"finite "
-            f"float, str, bytes, a date or time, Decimal, UUID, or JSON"
-        )
+        raise unfit(value)
 
     def stored(value: Any) -> Any:
         kind = type(value)
