@@ -512,6 +512,27 @@ def test_lines_come_from_whoever_listens_until_he_hangs_up() -> None:
         reader.close()
 
 
+def test_lines_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand of the longest would take more memory than a worker has."""
+    monkeypatch.setattr("crosscut.connectors.ahead.BUFFERED_BYTES_MAX", 1_000)
+    line = "x" * 399
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        source = cc.socket(f"127.0.0.1:{listening.getsockname()[1]}")
+        (split,) = source.splits(1)
+        reader = source.reader(split, split.start)
+        reader.read(1)
+        with listening.accept()[0] as connection:
+            connection.sendall(f"{line}\n".encode() * 50)
+        found: list[str] = []
+        while batch := next_batch(reader, 10):
+            assert len(batch) <= 2
+            found += batch
+        assert found == [line] * 50
+        reader.close()
+
+
 def test_lines_of_an_address_where_nobody_listens_or_that_are_none_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

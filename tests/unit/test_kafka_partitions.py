@@ -391,8 +391,9 @@ def test_a_broker_that_knows_the_topic_of_before_is_not_believed_at_once(
     source = looking(monkeypatch, ("old", 2), ("old", 2), ("new", 4))
     assert source.discover(known) == cc.Discovered([], known)
     monkeypatch.setattr(topics, "ANEW_AFTER_S", 0.0)
-    with pytest.raises(ConnectorError, match="was deleted and made anew"):
+    with pytest.raises(ConnectorError, match="was deleted and made anew") as caught:
         looking(monkeypatch, ("other", 4)).discover(known)
+    assert caught.value.is_permanent, "no restart mends it"
 
 
 def test_where_topics_have_no_identity_fewer_partitions_are_another_topic_if_it_stays_so(

@@ -345,6 +345,7 @@ class LinesReader(SplitReader[str]):
                 f"{error.reason}; give lines() the right encoding=, or errors='replace' or 'ignore'",
                 path=self._path,
                 offset=offset,
+                is_permanent=True,
             ) from error
         if chunk.endswith(b"\n"):
             found.pop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Literal
 from crosscut.connectors.ahead import ReaderAhead
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.decode_functions import decode_problem
-from crosscut.connectors.files.json_decoding import checked_depth
+from crosscut.connectors.files.json_decoding import json_value
 from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.http.event_stream import Event, EventParser
 from crosscut.connectors.http.requests import (
@@ -136,7 +135,7 @@ class HttpEvents(Source):
                 case "text":
                     return event.data
                 case "json":
-                    return checked_depth(json.loads(event.data), event.data)
+                    return json_value(event.data)
                 case "event":
                     return event
                 case TypedJson() as decode:
@@ -146,7 +145,9 @@ class HttpEvents(Source):
         except Exception as error:
             raise ConnectorError(
                 f"{self.describe()}: event {event.id!r} can't be decoded by decode={self.decode!r}: "
-                f"{type(error).__name__}: {error}: {event.data[:200]!r}"
+                f"{type(error).__name__}: {error}: {event.data[:200]!r}",
+                # A function may need a service that is down.
+                is_permanent=isinstance(self.decode, str | TypedJson),
             ) from error
 
 
@@ -219,8 +220,10 @@ class _EventReader(ReaderAhead[Any]):
         if source.replays and event.id in ("", self._last_id):
             raise ConnectorError(
                 f"{source.describe()}: an event has no id of its own (after {self._last_id!r}), so reading "
-                f"can't go on after it: set replays=False if the server does not replay: {event.data[:200]!r}"
+                f"can't go on after it: set replays=False if the server does not replay: "
+                f"{event.data[:200]!r}",
+                is_permanent=True,
             )
         record = source.record(event)
         self._last_id = event.id
-        await self.put(record, event.id, len(event.data))
+        await self.put(record, event.id, event.size_bytes)

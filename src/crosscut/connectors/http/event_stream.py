@@ -27,6 +27,16 @@ class Event:
     event: str = "message"
     id: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all its texts in UTF-8."""
+        return bytes_of(self.data) + bytes_of(self.event) + bytes_of(self.id)
+
+
+def bytes_of(text: str) -> int:
+    """Return the size of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
 
 class EventParser:
     """Takes the bytes of a stream in any pieces, and gives its events.
@@ -65,10 +75,12 @@ class EventParser:
             ended[0] = "".join((*self._line, ended[0]))
             self._line, self._line_size = [], 0
         self._line.append(rest)
-        self._line_size += len(rest)
+        self._line_size += bytes_of(rest)
         events = [event for line in ended if (event := self._take(line)) is not None]
         if self._size + self._line_size > EVENT_BYTES_MAX:
-            raise ConnectorError(f"an event of a stream is larger than {EVENT_BYTES_MAX} bytes")
+            raise ConnectorError(
+                f"an event of a stream is larger than {EVENT_BYTES_MAX} bytes", is_permanent=True
+            )
         return events
 
     def _take(self, line: str) -> Event | None:
@@ -80,7 +92,7 @@ class EventParser:
             case "data":
                 self._data.append(value)
                 # With what a line takes that says nothing.
-                self._size += len(value) + 1
+                self._size += bytes_of(value) + 1
             case "event":
                 self._event = value
             case "id" if "\0" not in value:

@@ -354,6 +354,7 @@ class PartitionReader(SplitReader):
             f"{place} ends at offset {high}, before {self._next}, which this job has read up to: the topic "
             f"was made anew or has lost messages; start a new job to read it from its beginning",
             topic=topic,
+            is_permanent=True,
         )
 
     def read(self, limit: int) -> list[Any] | Wait | EndOfSplit:

@@ -163,11 +163,13 @@ class Topics:
                 f"{now[0]}): what this job had not read of it is lost, and its offsets mean nothing now; "
                 f"start a new job to read it from its beginning",
                 topic=topic,
+                is_permanent=True,
             )
         raise ConnectorError(
             f"topic {topic!r} at {self._servers} has {now[1]} partitions, and had {then[1]}: it was made "
             f"anew; start a new job to read it from its beginning",
             topic=topic,
+            is_permanent=True,
         )
 
     def _described(self, topic: str) -> tuple[str, int]:

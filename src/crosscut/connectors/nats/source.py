@@ -290,7 +290,8 @@ class _StreamReader(ReaderAhead[Any]):
                 is_permanent=isinstance(self._source.decode, str | TypedJson),
             ) from error
         self._next = sequence + 1
-        await self.put(record, self._next, len(found.data))
+        headers_bytes = sum(len(name) + len(value) for name, value in message.headers.items())
+        await self.put(record, self._next, len(found.data) + headers_bytes)
         # Only now: it is counted twice for a moment, and never not at all.
         self._pending = meta.num_pending
         return True
@@ -342,5 +343,6 @@ class _StreamReader(ReaderAhead[Any]):
         if last + 1 < self._next:
             raise ConnectorError(
                 f"{self._where} ends at message {last}, before {self._next}, which this job has read up to: "
-                f"the stream was made anew or has lost messages; start a new job to read it from the first"
+                f"the stream was made anew or has lost messages; start a new job to read it from the first",
+                is_permanent=True,
             )

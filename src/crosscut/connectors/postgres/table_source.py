@@ -175,15 +175,17 @@ class PostgresSource(Source[dict[str, Any]]):
         rows = connection.execute(_KEY, {"key": list(self.key), "table": qualified(self.table)}).fetchall()
         there = {name: (kind, is_set) for name, kind, is_set, _ in rows}
         if not there:
-            raise ConnectorError(f"{self.describe()} is not there")
+            raise ConnectorError(f"{self.describe()} is not there", is_permanent=True)
         if missing := sorted({*self.key, *(self.columns or ())} - there.keys()):
             raise ConnectorError(
-                f"{self.describe()} has no column {', '.join(missing)}; it has {', '.join(there)}"
+                f"{self.describe()} has no column {', '.join(missing)}; it has {', '.join(there)}",
+                is_permanent=True,
             )
         if not rows[0][3] or not all(there[name][1] for name in self.key):
             raise ConnectorError(
                 f"{self.describe()}: {', '.join(self.key)} is no key: expected columns that are not null and "
-                f"have a unique index, so that reading can go on after any row"
+                f"have a unique index, so that reading can go on after any row",
+                is_permanent=True,
             )
         return [there[name][0] for name in self.key]
 

@@ -148,7 +148,7 @@ class _LineReader(ReaderAhead[str]):
             while line := await self._line(reader):
                 self._count += 1
                 text = line.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
-                await self.put(text, self._count)
+                await self.put(text, self._count, len(line))
         finally:
             writer.close()
 

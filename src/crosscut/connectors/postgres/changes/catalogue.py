@@ -121,19 +121,22 @@ def slot_lsn(connection: Any, slot: str) -> int:
     if row is None:
         raise ConnectorError(
             f"replication slot {slot!r} is gone, and with it the changes that this job has not read; nothing "
-            f"was skipped. Start the job anew, with another checkpoint_dir: it reads the tables again"
+            f"was skipped. Start the job anew, with another checkpoint_dir: it reads the tables again",
+            is_permanent=True,
         )
     plugin, is_here, status, lsn = row
     if plugin != "pgoutput" or not is_here:
         raise ConnectorError(
             f"replication slot {slot!r} is of plugin {plugin!r}, or of another database: expected one of "
-            f"'pgoutput' of this database; choose another name"
+            f"'pgoutput' of this database; choose another name",
+            is_permanent=True,
         )
     if status == "lost":
         raise ConnectorError(
             f"replication slot {slot!r} has lost changes that this job has not read, since they had become "
             f"more than max_slot_wal_keep_size; nothing was skipped. Drop it ('select "
-            f"pg_drop_replication_slot'), and start the job anew, with another checkpoint_dir"
+            f"pg_drop_replication_slot'), and start the job anew, with another checkpoint_dir",
+            is_permanent=True,
         )
     return lsn_number(lsn)
 
@@ -149,5 +152,6 @@ def check_slot(connection: Any, slot: str, lsn: int) -> None:
         raise ConnectorError(
             f"replication slot {slot!r} keeps changes from {lsn_text(kept)} on, and this job has read up to "
             f"{lsn_text(lsn)}: those between are gone, and nothing was skipped. Does another program use the "
-            f"slot, or is this an old checkpoint? Start the job anew, with another checkpoint_dir"
+            f"slot, or is this an old checkpoint? Start the job anew, with another checkpoint_dir",
+            is_permanent=True,
         )

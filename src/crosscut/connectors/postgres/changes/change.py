@@ -77,7 +77,9 @@ class ChangedTable:
         # Of the change that is being made: why values of it can't be read.
         self._reasons: list[str] = []
         if seen is not None and (missing := [name for name in key if name not in names]):
-            raise ConnectorError(f"table {self.name} has lost the column {missing[0]} of its key")
+            raise ConnectorError(
+                f"table {self.name} has lost the column {missing[0]} of its key", is_permanent=True
+            )
         self._key = tuple([names.index(name) for name in key]) if seen is not None else ()
 
     def change(
@@ -138,7 +140,8 @@ class ChangedTable:
                 name = self._relation.columns[index].name
                 raise ConnectorError(
                     f"table {self.name}: a change has no value of {name}, which is of its key; "
-                    f"'alter table {self.name} replica identity full', and start the job anew"
+                    f"'alter table {self.name} replica identity full', and start the job anew",
+                    is_permanent=True,
                 )
             found.append(value)
         return key_hash(found)

@@ -166,7 +166,8 @@ class Seen:
         if len(seen) > 1:
             raise ConnectorError(
                 f"table {self._table} was truncated after a part of its first rows had been read: which of "
-                f"them are gone can't be told. Start the job anew, with another checkpoint_dir"
+                f"them are gone can't be told. Start the job anew, with another checkpoint_dir",
+                is_permanent=True,
             )
         return Verdict.LEFT_OUT if seen == {True} else Verdict.AS_IT_IS
 
