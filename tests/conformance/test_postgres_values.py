@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -186,3 +187,84 @@ def test_a_slot_of_a_job_that_ends_is_named_and_can_be_dropped(
     with pytest.raises(ConnectorError, match=f"slot '{name}' can't be dropped: ObjectInUse"):
         cc.postgres.drop_slot(server.conninfo, name)
     reader.close()
+
+
+# JSON.
+
+LONG = 2**70
+
+
+@pytest.fixture(params=[("json", 300), ("jsonb", 1_500), ("jsonb[]", 300)], ids=str)
+def documents(server: PostgresServer, request: pytest.FixtureRequest) -> str:
+    """A table with a publication: a plain document, one that is too deep, and another plain one."""
+    kind, depth = request.param
+    name = f"v{next(_numbers)}"
+    server.query(f"create table {name} (id bigint primary key, doc {kind})")
+    server.query(f"create publication {name} for table {name}")
+    for number, text in ((1, f'{{"a": {LONG}}}'), (2, "[" * depth + "]" * depth), (3, "null")):
+        value = f"array['{text}']::{kind}" if kind.endswith("[]") else f"'{text}'"
+        server.query(f"insert into {name} values ({number}, {value})")
+    return name
+
+
+def plain_documents(rows: list[Any]) -> list[Any]:
+    return [(row["id"], row["doc"][0] if isinstance(row["doc"], list) else row["doc"]) for row in rows]
+
+
+PLAIN = [(1, {"a": LONG}), (3, None)]
+
+
+def check_named(error: ConnectorError, table: str, number: int = 2) -> None:
+    assert error.is_permanent
+    assert table in str(error)
+    assert "column doc holds" in str(error)
+    assert "200 levels deep" in str(error) or "depth limit exceeded" in str(error)
+    assert f"'id': {number}" in str(error)
+
+
+def test_deep_json_of_a_table_is_malformed(server: PostgresServer, documents: str) -> None:
+    def source(**options: Any) -> Any:
+        return cc.postgres.source(server.conninfo, documents, "id", **options)
+
+    with pytest.raises(ConnectorError) as caught:
+        read_source(source())
+    check_named(caught.value, documents)
+    assert plain_documents(read_source(source(malformed="skip"))) == PLAIN
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_deep_json_of_changes_is_malformed(server: PostgresServer, documents: str, *, snapshot: bool) -> None:
+    def source(slot: str, **options: Any) -> Any:
+        return cc.postgres.changes(server.conninfo, documents, slot, snapshot=snapshot, **options)
+
+    slots = [f"{documents}{letter}{snapshot}".lower() for letter in "ab"]
+    sources = [source(slots[0]), source(slots[1], malformed="skip")]
+    for one in sources:
+        one.splits(1)
+    later = 0 if snapshot else 3
+    if later:
+        server.query(f"insert into {documents} select id + {later}, doc from {documents}")
+    with pytest.raises(ConnectorError) as caught:
+        until_now(server, sources[0])
+    check_named(caught.value, documents, 2 + later)
+    expected = [(number + later, doc) for number, doc in PLAIN]
+    assert plain_documents([one.new for one in until_now(server, sources[1])]) == expected
+
+
+def test_deep_json_that_is_looked_up_is_named(server: PostgresServer, documents: str) -> None:
+    look = cc.postgres.lookup(
+        server.conninfo, f"select id, doc from {documents} where id = %s", lambda one: one
+    )
+
+    async def looked_up() -> None:
+        _, row = await look(1)
+        assert plain_documents([row]) == PLAIN[:1]
+        with pytest.raises(ConnectorError) as caught:
+            await look(2)
+        assert caught.value.is_permanent
+        assert "finds a row for (2,)" in str(caught.value)
+        assert "column doc holds" in str(caught.value)
+        _, row = await look(3)
+        assert row["id"] == 3
+
+    asyncio.run(looked_up())

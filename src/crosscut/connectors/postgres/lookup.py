@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.postgres.values import rows_one_by_one, set_loaders, unreadable
 from crosscut.connectors.postgres.writer import (
     CONNECT_TIMEOUT_S,
     checked_conninfo,
@@ -23,6 +24,9 @@ from crosscut.errors import ConnectorError
 from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.suggestions import checks_options
+
+Rows = list[tuple[tuple[Any, ...], str]]
+"""Each with why values of it can't be read; "" if all can."""
 
 _NOTHING: Any = object()
 
@@ -153,13 +157,20 @@ class Lookup:
         if self._pool is None or self._pool.loop is not loop:
             self._pool = _Pool(self.conninfo, self.connections, loop)
         try:
-            names, found = await self._pool.asked(self.query, parameters)
+            names, rows = await self._pool.asked(self.query, parameters)
         except psycopg.Error as error:
             raise ConnectorError(f"the look-up {self.query!r} has failed: {shown(error)}") from None
         if len(set(names)) < len(names):
             raise ConnectorError(
                 f"the look-up {self.query!r} returns two columns of one name: {', '.join(names)}; use 'as'"
             )
+        if reason := next((reason for _, reason in rows if reason), ""):
+            raise ConnectorError(
+                f"the look-up {self.query!r} finds a row for {shortened(parameters)} that can't be read: "
+                f"{reason}; leave the column out, or select it as text",
+                is_permanent=True,
+            )
+        found = [row for row, _ in rows]
         if self.rows == "one" and len(found) > 1:
             raise ConnectorError(
                 f"the look-up {self.query!r} finds {len(found)} rows for {shortened(parameters)}, expected "
@@ -177,7 +188,7 @@ class _Pool:
         self._free = asyncio.Semaphore(size)
         self._idle: list[Any] = []
 
-    async def asked(self, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
+    async def asked(self, query: str, parameters: Any) -> tuple[list[str], Rows]:
         """Return names of columns, and rows."""
         async with self._free:
             while self._idle:
@@ -186,26 +197,32 @@ class _Pool:
                     return await self._answer(self._idle.pop(), query, parameters)
             return await self._answer(await self._connected(), query, parameters)
 
-    async def _answer(self, connection: Any, query: str, parameters: Any) -> tuple[list[str], list[Any]]:
+    async def _answer(self, connection: Any, query: str, parameters: Any) -> tuple[list[str], Rows]:
         try:
             cursor = await connection.execute(query, parameters)
-            found = [column.name for column in cursor.description or ()], await cursor.fetchall()
+            names = [column.name for column in cursor.description or ()]
+            try:
+                rows = [(row, "") for row in await cursor.fetchall()]
+            except unreadable():
+                rows = rows_one_by_one(cursor)
         except BaseException:
             # Cancelled in the middle of an answer, perhaps: the next query must not read that.
             _finish(connection)
             raise
         self._idle.append(connection)
-        return found
+        return names, rows
 
     async def _connected(self) -> Any:
         text = readable_conninfo(self._conninfo)
-        return await required("psycopg", "postgres").AsyncConnection.connect(
+        connection = await required("psycopg", "postgres").AsyncConnection.connect(
             text,
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S,
             application_name="crosscut",
             **session_of(text),
         )
+        set_loaders(connection, "malformed")
+        return connection
 
     def __del__(self) -> None:
         # The job has ended, or this epoch of it; a function is not told.

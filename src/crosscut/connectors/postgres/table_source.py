@@ -22,7 +22,7 @@ from crosscut.connectors.postgres.values import (
     checked_options,
     fetched,
     records_of,
-    set_infinity,
+    set_loaders,
 )
 from crosscut.connectors.postgres.writer import checked_conninfo, connected, shown
 from crosscut.connectors.secrets import Environment
@@ -145,7 +145,7 @@ class PostgresSource(Source[dict[str, Any]]):
     def connected(self) -> Any:
         """Return a new connection."""
         connection = connected(self.conninfo)
-        set_infinity(connection, self.infinity)
+        set_loaders(connection, self.infinity)
         return connection
 
     def _splits(self, connection: Any, parallelism: int) -> list[Split]:

@@ -1,4 +1,4 @@
-"""Values of Postgres that Python has no value for: infinity, years before 1, intervals of ages."""
+"""Values of Postgres that Python has no value for: infinity, years before 1, intervals of ages, deep JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
+from crosscut.connectors.files.json_decoding import json_value
 from crosscut.connectors.files.malformed import set_aside
 from crosscut.errors import ConnectorError
 from crosscut.foundation.callables import function_problem
@@ -60,8 +61,9 @@ def records_of(found: Any, malformed: Malformed, location: str) -> list[Any]:
     return set_aside(malformed, found.record, error, _log)
 
 
-def set_infinity(connection: Any, infinity: Infinity) -> None:
-    """Let a connection read infinite dates and times as the first and last ones that Python has."""
+def set_loaders(connection: Any, infinity: Infinity) -> None:
+    """Let a connection read JSON as other sources do, and infinite times as `infinity` says."""
+    required("psycopg.types.json", "postgres").set_json_loads(json_value, connection)
     if infinity == "malformed":
         return
     kinds = required("psycopg.types.datetime", "postgres")
@@ -98,32 +100,39 @@ def loaders_of(connection: Any, oids: Sequence[int]) -> list[Callable[[bytes], A
     return [kind(oid, connection).load for kind, oid in zip(kinds, oids, strict=True)]
 
 
+def unreadable() -> tuple[type[Exception], ...]:
+    """Return what is raised for a value that can't be loaded."""
+    return required("psycopg", "postgres").DataError, ValueError, OverflowError
+
+
 def fetched(cursor: Any) -> list[tuple[tuple[Any, ...], str]]:
     """Return the rows of a result, each with why values of it are malformed, "" if none is."""
-    errors = required("psycopg", "postgres")
     try:
         return [(row, "") for row in cursor.fetchall()]
-    except errors.DataError:
-        # Rare, so it may take its time: value by value.
-        result = cursor.pgresult
-        names = [column.name for column in cursor.description]
-        loaders = loaders_of(cursor.connection, [result.ftype(index) for index in range(result.nfields)])
-        return [
-            row_of([result.get_value(place, index) for index in range(len(names))], names, loaders)
-            for place in range(result.ntuples)
-        ]
+    except unreadable():
+        return rows_one_by_one(cursor)
+
+
+def rows_one_by_one(cursor: Any) -> list[tuple[tuple[Any, ...], str]]:
+    """Return what `fetched` does, loaded value by value: for a result that has an unreadable one."""
+    result = cursor.pgresult
+    names = [column.name for column in cursor.description]
+    loaders = loaders_of(cursor.connection, [result.ftype(index) for index in range(result.nfields)])
+    return [
+        row_of([result.get_value(place, index) for index in range(len(names))], names, loaders)
+        for place in range(result.ntuples)
+    ]
 
 
 def row_of(
     values: Sequence[bytes | None], names: Sequence[str], loaders: Sequence[Callable[[bytes], Any]]
 ) -> tuple[tuple[Any, ...], str]:
     """Return values of text, and why some are malformed; those stay text."""
-    errors = required("psycopg", "postgres")
     row, reasons = [], []
     for value, name, load in zip(values, names, loaders, strict=True):
         try:
             row.append(None if value is None else load(value))
-        except (errors.DataError, ValueError, OverflowError) as error:
+        except unreadable() as error:
             text = bytes(value or b"").decode("utf-8", "backslashreplace")
             reasons.append(f"column {name} holds {text!r:.80}, which Python has no value for ({error})")
             row.append(text)

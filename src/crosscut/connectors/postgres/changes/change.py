@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.connectors.extras import required
 from crosscut.connectors.postgres.changes.parts import Seen, Verdict, key_hash
 from crosscut.connectors.postgres.changes.pgoutput import (
     UNCHANGED,
@@ -19,7 +18,7 @@ from crosscut.connectors.postgres.changes.pgoutput import (
     Update,
     Value,
 )
-from crosscut.connectors.postgres.values import MalformedRecord, row_of
+from crosscut.connectors.postgres.values import MalformedRecord, row_of, unreadable
 from crosscut.errors import ConnectorError
 
 
@@ -156,7 +155,7 @@ class ChangedTable:
                 )
                 if is_chosen and not isinstance(value, Unchanged)
             }
-        except (required("psycopg", "postgres").DataError, ValueError, OverflowError):
+        except unreadable():
             there = [
                 (value, column.name, load)
                 for column, load, value, is_chosen in zip(

@@ -44,7 +44,7 @@ from crosscut.connectors.postgres.values import (
     fetched,
     loaders_of,
     records_of,
-    set_infinity,
+    set_loaders,
 )
 from crosscut.connectors.postgres.writer import LOCK_TIMEOUT_MS, connected, shown
 from crosscut.connectors.tables.rows import quoted, size_bytes
@@ -165,7 +165,7 @@ class ChangesReader(SplitReader[Change]):
             connection.execute(f"set lock_timeout = {LOCK_TIMEOUT_MS}")
             for setting in SESSION:
                 connection.execute(setting)
-            set_infinity(connection, source.infinity)
+            set_loaders(connection, source.infinity)
             check_slot(connection, source.slot, start.lsn)
             # What is flushed, since no more than that is sent.
             (end,) = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
@@ -245,7 +245,7 @@ class ChangesReader(SplitReader[Change]):
         if stream is None:
             return
         try:
-            set_infinity(stream.connection, self._source.infinity)
+            set_loaders(stream.connection, self._source.infinity)
             changes = _Changes(stream.connection, at, keys, self._source.columns)
             while self._has_room(stream.report) and not self._is_at_end(changes):
                 self._has_caught_up = self._has_caught_up or changes.has_reached(end_lsn)
