@@ -15,7 +15,7 @@ import crosscut as cc
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)]+)\)")
 
 
 def names_of(paths: list[Path]) -> list[str]:
@@ -37,6 +37,7 @@ def test_every_link_to_a_file_leads_to_one_and_to_a_heading_that_it_has(page: st
     for link in LINK.findall(text_of(page)):
         if link.startswith(("http://", "https://")):
             continue
+        assert " " not in link, f"Markdown takes {link!r} for text"
         name, _, anchor = link.partition("#")
         target = (ROOT / page).parent / name if name else ROOT / page
         assert target.exists(), link
