@@ -28,6 +28,5 @@ def required(module: str, extra: str) -> Any:
     except ImportError as error:
         raise ExtraMissing(
             f"{module.partition('.')[0]} is needed for this connector and can't be imported ({error}): "
-            "install "
-            f"it with pip install 'crosscut[{extra}]', on the workers too"
+            f"install it with pip install 'crosscut[{extra}]', on the workers too"
         ) from error

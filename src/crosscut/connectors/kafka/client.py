@@ -138,8 +138,7 @@ def partitions_of(client: Any, servers: str, topic: str, heard: object = None) -
             ) from error
         raise ConnectorError(
             f"no Kafka broker at {servers} has answered within {TIMEOUT_S:g} s ({error.args[0].str()}): is "
-            "it "
-            f"running, and does it advertise an address that can be reached from here?"
+            f"it running, and does it advertise an address that can be reached from here?"
         ) from error
     if found.error is not None:
         raise refused(

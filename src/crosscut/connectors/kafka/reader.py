@@ -337,16 +337,14 @@ class PartitionReader(SplitReader):
         except ck.KafkaException as error:
             return ConnectorError(
                 f"offset {self._next} of partition {partition} of topic {topic!r} is gone, and the broker "
-                "does "
-                f"not say what is left: {error.args[0].str()}",
+                f"does not say what is left: {error.args[0].str()}",
                 topic=topic,
             )
         place = f"partition {partition} of topic {topic!r} at {self._shared.servers}"
         if self._next < low:
             return ConnectorError(
                 f"{place}: messages {self._next} to {low - 1} are gone before they were read, by retention "
-                "or "
-                f"deletion; restore them, or start a new job that reads on at {low}",
+                f"or deletion; restore them, or start a new job that reads on at {low}",
                 topic=topic,
                 is_permanent=True,
             )

@@ -119,15 +119,13 @@ def _check_key(
     if not any(plain and set(found) == key for found, plain in indexes):
         raise ConnectorError(
             f"{location} has no unique index on ({columns}), by which rows replace each other: 'create "
-            f"unique index "
-            f"on {table.sql} ({columns})'"
+            f"unique index on {table.sql} ({columns})'"
         )
     if empty := [name for name in table.key if not is_set[name]]:
         raise ConnectorError(
             f"{location}: column {', '.join(empty)} of the key may be null, and NULL equals no other "
-            f"NULL, so such "
-            f"rows would never be replaced: 'alter table {table.sql} alter column {quoted(empty[0])} set "
-            f"not null'"
+            f"NULL, so such rows would never be replaced: 'alter table {table.sql} alter column "
+            f"{quoted(empty[0])} set not null'"
         )
 
 

@@ -203,8 +203,7 @@ def made_if_missing(connection: Any, tables: Mapping[str, str]) -> None:
             except (errors.InsufficientPrivilege, errors.InvalidSchemaName) as error:
                 raise ConnectorError(
                     f"table {name} is not there, and this user can't make it: {shown(error)}. Have it "
-                    f"made, with "
-                    f"the rights to select, insert and update: {' '.join(statement.split())}"
+                    f"made, with the rights to select, insert and update: {' '.join(statement.split())}"
                 ) from None
 
 

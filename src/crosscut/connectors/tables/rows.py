@@ -128,8 +128,7 @@ def checked_name(name: object) -> str:
         return name
     raise ConnectorError(
         f"table={name!r}: expected the name of a table, 'counts' or with its schema 'app.counts'; a part "
-        f"with a "
-        f"dot stands in double quotes: '\"my.counts\"'"
+        f"with a dot stands in double quotes: '\"my.counts\"'"
     )
 
 

@@ -80,8 +80,7 @@ def sink(
     if name_parts(made.name)[:-1] not in ((), ("main",)):
         raise ConnectorError(
             f"table={table!r}: a database of SQLite has no schemas but 'main'; a name with a dot stands "
-            f"in double "
-            f"quotes: '\"{table}\"'"
+            f"in double quotes: '\"{table}\"'"
         )
     return SqliteSink(found, replace(made, types=mapped_types(made.types)), row)
 
@@ -208,8 +207,7 @@ class _Sqlite(Database):
         if needed := sorted(one for one in found.keys() - set(table.columns) if found[one][1]):
             raise ConnectorError(
                 f"{self._location}: column {', '.join(needed)} must have a value and has no default; add "
-                f"it to "
-                f"columns="
+                f"it to columns="
             )
         is_strict = connection.execute(
             "select strict from pragma_table_list where schema = 'main' and name = ?", (name,)
@@ -233,8 +231,7 @@ class _Sqlite(Database):
             columns = ", ".join(map(quoted, table.key))
             raise ConnectorError(
                 f"{self._location} has no unique index on ({columns}), by which rows replace each other: "
-                f"'create "
-                f"unique index ... on {table.sql} ({columns})'"
+                f"'create unique index ... on {table.sql} ({columns})'"
             ) from error
 
 
