@@ -39,8 +39,7 @@ def sink(
         conninfo: As libpq takes it: "host=db dbname=shop user=me", or a URL. Keep the password out of it: in
             ~/.pgpass or PGPASSWORD of driver and workers, or give the whole as `crosscut.environment("DSN")`.
         table: Its name, in the first schema of the search path, or with its schema: "app.counts". A part
-        with a
-            dot stands in double quotes. Made if it is not there and `columns` has types.
+            with a dot stands in double quotes. Made if it is not there and `columns` has types.
         columns: Names, in the order of the values of a record, or a dict of names and SQL types.
         key: Rows that are equal in these columns replace each other, the newest wins; there must be a unique
             index on them, and they must not be null. None: append.
