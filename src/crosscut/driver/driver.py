@@ -133,8 +133,8 @@ class CoordinatorDriver:
     Args:
         discover: Asks the sources for their splits, and has them stage what they have to, for the epoch that
             is claimed next; called in a thread, again only if another driver was faster.
-        look: Asks the sinks for their committed output; likewise.
-        find: Asks a dynamic source for splits that have come since it said what is given; likewise.
+        look: Asks the sinks for their committed output; as above.
+        find: Asks a dynamic source for splits that have come since it said what is given; as above.
         invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
         tell: Takes the events for listeners; must not block.
@@ -293,7 +293,7 @@ class CoordinatorDriver:
                 self._handle(SavepointWritten(request))
 
     async def savepoints_written(self, timeout_s: float) -> None:
-        """Wait until nobody writes a savepoint, but no longer than this."""
+        """Wait until no savepoint is being written, but no longer than this."""
         ends_s = self._loop.time() + timeout_s
         while self._requests.are_open and self._loop.time() < ends_s:
             await asyncio.sleep(SAVEPOINT_LOOK_S)

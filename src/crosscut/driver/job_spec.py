@@ -148,7 +148,7 @@ def source_tasks(graph: JobGraph) -> frozenset[TaskId]:
 
 
 BATCH_ROWS_MIN = 8_192
-"""Records in a batch on its way through Spark's shuffle: nobody waits for fewer."""
+"""Records in a batch on its way through Spark's shuffle; fewer are not waited for."""
 
 BATCH_TIMEOUT_MIN_MS = 24 * 3_600_000
 """Whether a batch takes too long is for Spark to know, which watches its tasks."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 LOOK_EVERY_S = 0.1
-"""So often whoever waits for the loop looks whether there still is one."""
+"""How often a waiting thread looks whether the loop still runs."""
 
 
 def read_on(
@@ -19,7 +19,7 @@ def read_on(
 ) -> Answer:
     """Return what `read` returns on `loop`; or here, once the loop has been closed: nothing changes then.
 
-    A loop that ends drops what it was given last without a word, so whoever waits for it looks again.
+    A loop that ends drops what it was given last without a word, so the waiting thread looks again.
 
     Args:
         timeout_s: None: no limit.

@@ -57,7 +57,7 @@ class Requests:
             answer.set_result(completed)
 
     def refuse_all(self, reason: str) -> None:
-        """Refuse those that wait, and whoever asks from now on."""
+        """Refuse those that wait, and all from now on."""
         self._refused = reason
         for request in self._waiting:
             self.answer(request, None, reason)

@@ -23,7 +23,7 @@ class BoundedSplits(SplitQueue):
 
     The end of a batch is where the reading stops, wherever that is: the positions of the attempt that is
     taken are those of the checkpoint, together with what the attempt has made of the records before them. So
-    nobody has to know the end before (docs/decisions/0053-batches-without-a-plan.md).
+    the end need not be known before (docs/decisions/0053-batches-without-a-plan.md).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class BoundedSplits(SplitQueue):
         self._heard: set[str] = set()
 
     def wake_by(self, wake: Callable[[], None]) -> None:
-        """Wake nobody: to a batch it is nothing that a record has come a moment sooner."""
+        """Do nothing: to a batch it is nothing that a record has come a moment sooner."""
 
     @property
     def is_full(self) -> bool:
@@ -57,7 +57,7 @@ class BoundedSplits(SplitQueue):
 
     @property
     def lag(self) -> int | None:
-        """As `SplitQueue.lag`, but None while there are splits of which nobody knows yet."""
+        """As `SplitQueue.lag`, but None while there are splits that are not known yet."""
         return None if self._unread else super().lag
 
     @property

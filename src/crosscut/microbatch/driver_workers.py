@@ -168,7 +168,7 @@ class BatchWorkers:
             self._say(index, RegisterWorker(WorkerIndex(index), AttemptId(index), "driver", os.getpid(), 0))
 
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
-        """Nobody is silent here but the driver itself."""
+        """There is no other process here that could be silent."""
 
     def give_up(self) -> None:
         """The job is over: what a run still brings counts for nothing."""

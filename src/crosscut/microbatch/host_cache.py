@@ -203,7 +203,7 @@ def host_cache(store: CheckpointStore, store_url: str, state_dir: str | None) ->
 def _kept_open(path: str) -> str:
     """Make the directory at `path`, or say that it is used; return why parts can't be kept there, or "".
 
-    At each batch, since one that nobody has used for long is swept, and anybody may make another one then.
+    At each batch, since one that is unused for long is swept, and another process may make a new one then.
     """
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the newest batches have come to: for people, and for whoever decides what follows."""
+"""What the newest batches have come to: for people, and for the decision on what follows."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class OneByOne:
                 call, future = self._calls.popleft()
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
+            except BaseException as error:  # noqa: BLE001 - handed on to the waiting thread
                 future.set_exception(error)
             else:
                 future.set_result(None)

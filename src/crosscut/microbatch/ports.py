@@ -1,4 +1,4 @@
-"""Whom the workers of batches deal with: the driver of the coordinator, and whoever runs batches."""
+"""What the workers of batches deal with: the driver of the coordinator, and what runs batches."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def run_stage(
             for shuffle_block in shuffle_blocks:
                 loop.run_until_complete(attempt.take(shuffle_block))
                 yield from attempt.sent()
-        except Exception as error:  # noqa: BLE001 - of whoever brings the blocks; the driver gets it
+        except Exception as error:  # noqa: BLE001 - of the reader of the blocks; the driver gets it
             attempt.failed(error)
         loop.run_until_complete(attempt.end())
         yield from attempt.sent()

@@ -259,7 +259,7 @@ class DiscoverSplits:
     Lost: with the driver, which has claimed nothing
 
     Attributes:
-        epoch: That is claimed next, if nobody else claims it: what sources stage is named after it.
+        epoch: That is claimed next, if no other driver claims it: what sources stage is named after it.
     """
 
     epoch: Epoch
@@ -416,7 +416,7 @@ class DeleteParts:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Tell whoever asked for a checkpoint of the one that was triggered for it, or of a newer one.
+    """Answer a request for a checkpoint with the one that was triggered for it, or a newer one.
 
     After: the entry of the checkpoint
     Answer: SavepointWritten, of a savepoint

@@ -305,8 +305,8 @@ class PartsListed:
 
     Attributes:
         entries: Of the log, without the heads of its segments.
-        unfinished: Paths of files of the log that are not whole. Whoever still writes one finds it gone, and
-            writes it again.
+        unfinished: Paths of files of the log that are not whole. A driver that still writes one finds it
+            gone, and writes it again.
     """
 
     paths: tuple[str, ...]
@@ -323,7 +323,7 @@ class PartsDiscarded:
 
 @dataclass(frozen=True, slots=True)
 class SweepRequested:
-    """Attempts may have died since the last sweep, and nobody knows which files they have written."""
+    """Attempts may have died since the last sweep, and it is unknown which files they have written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class TaskStatistics:
         empty_split: Of a source: a split whose reader gives nothing but empty lists, "" if none does.
         watermark: That leaves the task, in milliseconds since 1970; None: there is none yet.
         held_up_by: The split, or the task before it, of which it has heard the lowest watermark, or none;
-            "" if the task has no event time, or waits for nobody.
+            "" if the task has no event time, or waits for no input.
         late_records: That came too late for a window or join, since the job's beginning.
         dead_letters: Set aside, in this epoch.
         sent: Records that have left by each output, in this epoch; in the order of the graph's edges.
@@ -282,7 +282,7 @@ class SplitAssignment:
 
     Attributes:
         known: Of a dynamic source, said with those of one of its tasks.
-        is_coming: Likewise; as in `SplitsFound`.
+        is_coming: As in `SplitsFound`.
     """
 
     task: TaskId
@@ -350,7 +350,7 @@ class CaptureSnapshots(ForTasks):
 
 @dataclass(frozen=True, slots=True)
 class ResumeSources(ForTasks):
-    """Checkpoint n is complete: whoever stood still for it goes on."""
+    """Checkpoint n is complete: tasks that stood still for it go on."""
 
     checkpoint_id: CheckpointId
 
@@ -422,7 +422,7 @@ class AlignSources(ForTasks):
     """What is news of groups of sources: splits that are far ahead wait.
 
     Attributes:
-        number: Grows with each in an epoch, likewise.
+        number: Grows with each in an epoch.
     """
 
     number: int

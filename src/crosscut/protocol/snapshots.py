@@ -87,9 +87,9 @@ class Snapshot:
         state_keys: Rows of its keyed state.
         predecessors: Only where a task takes over from those of another parallelism: how many of `parts` are
             of each, in order.
-        floors: Likewise: the watermark of each task of the vertex then, by index, where keys are shuffled.
+        floors: As above: the watermark of each task of the vertex then, by index, where keys are shuffled.
         fields: Of classes in the state whose objects are stored by position, the names of their fields.
-        record_fields: Likewise of classes of the records in `log` and in what `pending` holds.
+        record_fields: The same for classes of the records in `log` and in what `pending` holds.
         freeze_us: How long the synchronous part of the snapshot stopped the task, in microseconds.
     """
 

@@ -128,7 +128,7 @@ class Credit:
 
     Attributes:
         size_bytes: Of batches that have been processed, or have gone to disk.
-        rows: Records, likewise.
+        rows: Records of those batches.
         rows_max: That may be under way from now on.
     """
 
@@ -147,7 +147,7 @@ class SendingEnd:
         waiting: The items, in order; a barrier may overtake others.
         is_paused: The receiver, in the same worker, has enough for now.
         under_way_bytes: Of batches that have left, and for which no credit has come back.
-        under_way_rows: Records, likewise.
+        under_way_rows: Records of those batches.
         rows_max: That may be under way, by the receiver's last word.
     """
 
@@ -260,7 +260,7 @@ class ReceivingEnd:
         """
         queue = self.queue
         items = queue.in_memory
-        # Records on disk wait for nobody's memory, and are there because their sender must not wait.
+        # Records on disk take no memory, and are there because their sender must not wait.
         rows = queue.rows if self.is_bounded and not queue.is_on_disk else 0
         is_much = items > self._items_max or rows > self.rows_max or self._is_pausing
         is_left = items > LOCAL_ITEMS_MAX // 2 or rows > self.rows_max // 2

@@ -292,7 +292,7 @@ class InputQueue:
 
         Raises:
             SpillError: It can't be written; the queue is as before.
-            WireError: A record can't be pickled; likewise.
+            WireError: A record can't be pickled; as above.
         """
         if self._space is None or self._space.is_full:
             return False

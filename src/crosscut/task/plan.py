@@ -38,7 +38,7 @@ class TaskPlan:
         held: Records that its writer keeps in the snapshot.
         restored: The snapshot that the task goes on from; None: from none.
         has_event_time: See `Chain`.
-        untimed: Likewise.
+        untimed: As above.
         parts: Those of the restored checkpoint.
         unsent: Output in the restored snapshot: it is sent again.
         replay: See `InputGate`. Watermarks among the task's own channel records are its own.

@@ -5,8 +5,8 @@ before anything new. Records that a shuffle distributes go to the new owner of t
 that one task had sent stay in order. On other edges what was on its way to a task goes to the one that
 takes it over. So each record has one owner, and each owner finds its own without asking anybody.
 
-Of what is broadcast each task has a copy: those that one task had not come to are for whoever has its state
-of it (`rescaling.copies_from`), be it several or nobody.
+Of what is broadcast each task has a copy: those that one task had not come to are for the tasks that
+have its state of it (`rescaling.copies_from`), be it several or none.
 
 A record is processed at the watermark of the task that it was on its way to: so it is late, or not, as it
 was there.

@@ -26,7 +26,7 @@ class SpillFile(Protocol):
         """Keep it until there has been one more `release`; its maker holds it once."""
 
     def release(self) -> None:
-        """Give it back, if nobody else holds it."""
+        """Give it back, if it has no other holder."""
 
 
 class SpillSpace(Protocol):
@@ -56,4 +56,4 @@ class SpillSpaces(Protocol):
         """For back edges, since a loop that waited for itself would wait for ever, and for logs."""
 
     def close(self) -> None:
-        """The epoch is over, and nobody reads any more: give everything back, even if it is held."""
+        """The epoch is over, and nothing is read any more: give everything back, even if it is held."""

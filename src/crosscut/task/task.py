@@ -55,7 +55,7 @@ class Task:
         chain: The operators at work.
         output_buffers: The way out.
         marks: Those that follow the records.
-        snapshots: Those of the task: whoever hears of barriers and checkpoints tells them.
+        snapshots: Those of the task; they are told of barriers and checkpoints.
         transactions: Those of its sink.
         calls: Those that its operators have asked for.
     """
@@ -289,7 +289,7 @@ class Task:
 
         Raises:
             UserCodeError: User code raised; the task is of no use any more.
-            ConnectorError: A source or sink failed; likewise.
+            ConnectorError: A source or sink failed; as above.
         """
         channel = None
         self.chain.begin(self.rows_max)

@@ -64,7 +64,7 @@ class TaskTime:
 
     @property
     def now_ms(self) -> int:
-        """What the clock has last said; 0 if nobody goes by it."""
+        """What the clock has last said; 0 if no operator goes by it."""
         return self._clock.now_ms if self.hears_clock else 0
 
     @property

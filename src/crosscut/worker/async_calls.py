@@ -30,8 +30,8 @@ class Outcome:
 async def outcome_of(call: StartCall, threads: ThreadedCalls) -> Outcome:
     """Make a call, and wait for it as long as it may take.
 
-    A coroutine that takes longer is cancelled; nobody waits until it has heard of that. A thread can't be
-    ended: it goes on, and nobody hears what it returns. Both hold also when the caller is cancelled.
+    A coroutine that takes longer is cancelled, without waiting until it has heard of that. A thread can't be
+    ended: it goes on, and its result is dropped. Both hold also when the caller is cancelled.
     """
     if call.delay_ms:
         await asyncio.sleep(call.delay_ms / 1_000)

@@ -59,7 +59,7 @@ THREADS_END_TIMEOUT_S = 2.0
 
 
 UNHEARD_CALLS_MAX = 1_000
-"""How many calls of user functions that nobody waits for any more may go on in threads of one process."""
+"""How many abandoned calls of user functions may go on in threads of one process."""
 
 
 class SinkHungError(ConnectorError):
@@ -174,7 +174,7 @@ class Threads:
 
 
 def _note_outcome(call: asyncio.Future[Any]) -> None:
-    """Take the error of a call of an epoch that is over: nobody else will."""
+    """Take the error of a call of a past epoch, so that it is not logged as never retrieved."""
     if not call.cancelled():
         call.exception()
 
@@ -204,7 +204,7 @@ class _Write:
     """One part, written in a thread by calling this; it may be given up at any moment.
 
     Args:
-        log: The source of `chunks`, read in the thread; it is let go of when nobody will read it any more.
+        log: The source of `chunks`, read in the thread; it is let go of when it will not be read any more.
     """
 
     def __init__(
@@ -401,7 +401,7 @@ class BackgroundWork:
             is_told = not reason and n not in self._cancelled
         finally:
             if not is_told:
-                # No acknowledgement will name them, so nobody else would delete them in this epoch.
+                # No acknowledgement will name them, so nothing else would delete them in this epoch.
                 self._delete(
                     part, log, *held.values(), *(one for one in whole or () if one.checkpoint_id == n)
                 )

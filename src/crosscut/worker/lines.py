@@ -92,7 +92,7 @@ class Lines(logging.Handler):
             self._left_out = 0
         self._kept.append(line)
         if is_first and self._news is not None:
-            # If the event loop has ended meanwhile, nobody is told any more.
+            # If the event loop has ended meanwhile, there is nowhere to send it.
             with suppress(RuntimeError):
                 self._news()
 
@@ -125,7 +125,7 @@ def _line(record: logging.LogRecord) -> LogLine:
         at_ms=int(record.created * 1_000),
         level=record.levelno,
         logger=record.name[:200],
-        # Lone surrogates would stop whoever writes it to a file.
+        # Lone surrogates would stop a writer of it to a file.
         text=text.encode("utf-8", "backslashreplace").decode(),
         task=speaking.task if speaking is not None else None,
         epoch=speaking.epoch if speaking is not None else Epoch(0),

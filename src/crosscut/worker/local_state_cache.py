@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Patient(Protocol):
-    """Whoever waits while state is read, and does other things meanwhile."""
+    """Does other things while state is read."""
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block."""
@@ -119,7 +119,7 @@ class LocalStateCache:
         for _ in state.loading(
             [(part.checkpoint_id, data) for part, data in zip(parts, contents, strict=True)], restore
         ):
-            """Nobody waits."""
+            pass  # It is read in slices, and there is nothing to do between them.
         return True
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class TaskPool:
         self.alignment_timeout_ms = alignment_timeout_ms
         self.threads = Threads(epoch, sink_timeout_ms, start_thread)
         self.now_ns = clock.monotonic_ns
-        # The date is read once: whoever sets the machine's clock moves no timer.
+        # The date is read once: setting the machine's clock moves no timer.
         self._began_us = int(clock.now().timestamp() * 1_000_000) - clock.monotonic_ns() // 1_000
         self.marks_every_ns = int(marks_every_ms * 1e6)
         self.pace_of = pace_of or (lambda task: AdaptiveBatchSizer(batch_rows))
@@ -151,7 +151,7 @@ class TaskPool:
         return self.clock_us(now_ns) // 1_000
 
     def clock_us(self, now_ns: int) -> int:
-        """Return the microseconds since 1970, likewise."""
+        """Return the microseconds since 1970, as above."""
         return self._began_us + now_ns // 1_000
 
     @property
@@ -160,14 +160,14 @@ class TaskPool:
         return [runner.task for runner in self._runners]
 
     def statistics(self) -> tuple[TaskStatistics, ...]:
-        """Return the counters of the tasks, likewise."""
+        """Return the counters of the tasks, as above."""
         now_ns = self.now_ns()
         running_ns = now_ns - self._running_since_ns if self._is_running else 0
         return tuple(runner.statistics(now_ns, running_ns) for runner in self._runners)
 
     @property
     def runners(self) -> tuple[TaskRunner, ...]:
-        """What runs them, likewise."""
+        """What runs them, as above."""
         return tuple(self._runners)
 
     @property

@@ -295,7 +295,7 @@ class TaskRunner:
     def _note_told(self, started_ns: int) -> None:
         self.set_alarm(started_ns)
         self.drain((self._now_ns() - started_ns) // 1_000)
-        # It may have unblocked an input, and then nobody else would wake the worker.
+        # It may have unblocked an input, and then nothing else would wake the worker.
         self._pool.schedule()
 
     def _flush_if_due(self, now_ns: int) -> None:

@@ -110,7 +110,7 @@ class Surroundings:
         new_spaces: Makes the disk space of one epoch's tasks.
         piece_bytes: Of one channel, before it is another channel's turn on the same connection.
         backend: Where keyed state is kept.
-        lines: What is logged here; None: nobody is told.
+        lines: What is logged here; None: it is not passed on.
         weighs_state: Whether to estimate how much memory states take. It differs from process to process.
         new_alarm: Makes the alarm that wakes the worker when a task is due.
         let_threads_run: Pauses for a moment, without the interpreter lock.

@@ -1,7 +1,7 @@
 """What all tasks of a sink have staged, in one place: the first task commits it, in one call.
 
 Each task acknowledges what it has staged. In the entry of a checkpoint it is all in the snapshot of the first
-task, before anything is committed: so whoever restores the checkpoint, under either engine, at any
+task, before anything is committed: so a restore of the checkpoint, under either engine, at any
 parallelism, has it in one place, and commits all of it or nothing. The first task is told of it with the
 word that the checkpoint is complete; the others hear with that word that they have nothing to commit.
 

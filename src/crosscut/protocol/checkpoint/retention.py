@@ -55,7 +55,7 @@ def retained(completed: Sequence[CheckpointCompleted], keep: int) -> tuple[Check
 def referenced(kept: Iterable[CheckpointCompleted]) -> frozenset[str]:
     """Return the paths of all files that the `kept` manifests, oldest first, refer to.
 
-    Behind a final checkpoint nobody goes back: what older ones have still to read is needed no more.
+    After a final checkpoint there is no way back: what older ones have still to read is needed no more.
     """
     manifests = list(kept)
     found = frozenset[str]().union(*map(parts_of, manifests))

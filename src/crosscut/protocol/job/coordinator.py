@@ -133,7 +133,7 @@ class Coordinator:
 
     @property
     def takeover(self) -> str:
-        """Whom this driver has taken the job over from, for people; "" if from nobody."""
+        """Whom this driver has taken the job over from, for people; "" if from none."""
         return self._log.takeover
 
     def start(self) -> list[JobEffect]:
@@ -537,7 +537,7 @@ class Coordinator:
     def _end(self, outcome: do.Outcome, cause: FailureCause | None = None) -> list[JobEffect]:
         self._go(Turn.END)
         if outcome == "finished" and self.completed is not None:
-            # Perhaps by another driver, and whoever asked this one gets the final checkpoint all the same.
+            # Perhaps by another driver; requests to this one get the final checkpoint all the same.
             self.commits.all_committed(self.completed.checkpoint_id)
         reason = f"the job has {outcome}" if outcome != "fenced" else "a newer driver owns the job"
         answers = self.checkpoints.handle(JobOver(reason))

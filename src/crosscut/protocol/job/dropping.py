@@ -33,7 +33,7 @@ def dropping(
     driver: str,
     reason: str,
 ) -> recovery.Claim | NothingToDrop:
-    """Decide what to append so that nobody commits `wanted`.
+    """Decide what to append so that `wanted` is never committed.
 
     Args:
         tail: End of the log in order, as for `recovery.claim`.

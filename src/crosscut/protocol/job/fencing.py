@@ -43,8 +43,8 @@ def sender(
 def speaks_for_itself(index: WorkerIndex, message: WorkerMessage | EpochMessage, tasks: Set[TaskId]) -> bool:
     """Return whether everything that `message` tells of is a task of worker `index`.
 
-    A worker knows nothing of the tasks of others: whoever acknowledges, commits or fails for them is broken
-    or lies, and being believed would complete a checkpoint that nobody can restore.
+    A worker knows nothing of the tasks of others: one that acknowledges, commits or fails for them is broken
+    or lies, and being believed would complete a checkpoint that can't be restored.
 
     Args:
         tasks: All tasks of the job.

@@ -400,7 +400,7 @@ class WorkerRegistry:
 
     def ended(self, event: WorkersEnded) -> tuple[list[JobEffect], FailureCause]:
         """Note that Spark has ended all workers; return the failure that this is."""
-        # Whoever of them still speaks has outlived its Spark job (SPARK-18761): it must not keep a
+        # One that still speaks has outlived its Spark job (SPARK-18761): it must not keep a
         # slot from the attempts of the next one.
         effects: list[JobEffect] = [CloseLink(place.link) for place in self.everybody()]
         self._is_submitted = False

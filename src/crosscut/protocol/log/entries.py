@@ -37,7 +37,7 @@ class OpenOutput:
 
 @dataclass(frozen=True, slots=True)
 class EpochClaimed:
-    """Epoch `epoch` belongs to `driver`; whoever holds an older one is a zombie.
+    """Epoch `epoch` belongs to `driver`; a driver with an older one is a zombie.
 
     Attributes:
         driver: Unique token of the claiming driver process.

@@ -1,4 +1,4 @@
-"""A job by name and content: whoever opens a checkpoint directory says which one it is, and it is compared.
+"""A job by name and content: it is compared with the one whose checkpoint directory is opened.
 
 A claim of an epoch holds the identity of the flow that was started. A driver that finds one there goes
 on only if it is the same job: the wrong flow on a directory would fence the right one, go on from its

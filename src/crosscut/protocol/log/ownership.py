@@ -1,6 +1,6 @@
 """One driver's hold on a job: it reads the log, claims an epoch there, and appends to it.
 
-Whoever has the newest durable claim owns the job. Before its first claim a driver that finds its entry
+The driver with the newest durable claim owns the job. Before its first claim a driver that finds its entry
 taken reads again and claims above, because the newest driver wins; afterwards it has been fenced. A driver
 that follows another one of the same run is as old as that.
 """

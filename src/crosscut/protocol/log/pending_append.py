@@ -28,7 +28,7 @@ class Fate(Enum):
     """Another entry has its index."""
 
     REFUSED = auto()
-    """It is certainly not in the log, and nobody has tried to put it there since."""
+    """It is certainly not in the log, and no attempt has been made to put it there since."""
 
     UNDECIDED = auto()
     """Its outcome was unknown too often: nothing may be assumed."""

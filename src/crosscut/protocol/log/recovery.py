@@ -131,7 +131,7 @@ class NotThisJob:
 
 
 def taken_over(tail: Iterable[tuple[LogIndex, LogEntry]], job: JobIdentity) -> EpochClaimed | None:
-    """Return the claim of a newer driver, made while nobody of this run owned the job; None: there is none.
+    """Return the claim of a newer driver, made while no driver of this run owned the job, or None.
 
     Args:
         tail: As in `claim`.
@@ -189,7 +189,7 @@ def claim(
 
 
 def takeover(claim: Claim) -> str:
-    """Return whom the driver that makes `claim` takes the job over from, for people; "" if from nobody."""
+    """Return whom the driver that makes `claim` takes the job over from, for people; "" if from none."""
     if claim.before is None:
         return ""
     whom = f"epoch {claim.before.epoch} ({shown(claim.before.claimant)})"

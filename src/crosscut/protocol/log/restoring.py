@@ -53,7 +53,7 @@ class Fitting:
     """What becomes of the contents.
 
     Attributes:
-        dropped: Nobody takes them, and the user has said that this is well.
+        dropped: No operator takes them, and the user has agreed.
         refused: Why the job must not start; "" if it may.
     """
 
@@ -225,7 +225,7 @@ def beginning(
 def open_output(
     pending: Iterable[OpenOutput], ancestors: Sequence[Ancestor], outputs: Iterable[CommittedOutput]
 ) -> OpenOutput | None:
-    """Return output of the checkpoint that nobody would ever commit, as far as the sinks know."""
+    """Return output of the checkpoint that would never be committed, as far as the sinks know."""
     lineage = ancestors[-1].lineage
     visible = {one.task: one.checkpoint_id for one in outputs if one.lineage == lineage}
     return next((one for one in pending if visible.get(one.task, 0) < one.checkpoint_id), None)

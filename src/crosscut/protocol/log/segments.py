@@ -1,11 +1,11 @@
-"""The job log as a chain of segments, so that what nobody needs any more can be deleted.
+"""The job log as a chain of segments, so that what is no longer needed can be deleted.
 
-A segment is written by one driver, from its head to its last entry: whoever wants the log next closes
+A segment is written by one driver, from its head to its last entry: its successor closes
 it, where that driver would append, and then opens the next one with a claim. When a
 segment has become long, its own driver goes on in a new one.
 
 Entries of an old segment are deleted, and a put-if-absent where one was deleted succeeds. That must do
-no harm, whoever was asleep for however long:
+no harm, however long a driver was asleep:
 
 * The *driver of an old segment* has written everything in it before its last entry, or before what
   closed it. So it appends anew only what was there before (an append whose outcome it never heard of),
@@ -82,7 +82,7 @@ def claims_in(entries: Iterable[LogEntry]) -> list[EpochClaimed]:
 def written_before(head: SegmentOpened, *, was_closed: bool) -> tuple[LogIndex, ...]:
     """Return the entries of the segment before `head` that can be deleted once nothing needs them.
 
-    The newest comes first: when it is gone, nobody who reads back from the head comes to the others, or
+    The newest comes first: when it is gone, no reader that goes back from the head comes to the others, or
     to an entry that a driver which has slept puts where one was.
 
     Args:

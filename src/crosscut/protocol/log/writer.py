@@ -1,6 +1,6 @@
 """Appending to the job log: one writer's view of a log that another driver may be writing too.
 
-The log decides who owns the job and what is complete; whoever creates an entry first wins. An append
+The log decides who owns the job and what is complete; the first to create an entry wins. An append
 has four outcomes: appended, taken, certainly not applied, and unknown. Unknown is never treated as
 failure: the entry is read back, and nothing is cleaned up meanwhile (FLINK-22494). A call of the store
 that has not returned in time has an unknown outcome, too; its late answer is still true.

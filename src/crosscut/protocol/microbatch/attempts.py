@@ -3,7 +3,7 @@
 A batch runs in stages, each with a partition for every task index; Spark may try a partition more than once,
 and may read one partition of the next stage from one attempt and another from another: after it has lost what
 an executor had written, for instance. So attempts are told apart by name, each says which ones of the stage
-before it has read, and those that are taken together must have read each other, and nobody else.
+before it has read, and those that are taken together must have read each other, and no others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Attempt:
     """One attempt at a partition, which came to its end.
 
     Attributes:
-        name: Nobody else has it, ever.
+        name: Unique to this attempt.
         read: The names of the attempts at the stage before that it has read, by index; empty in the first.
         snapshots: Of its tasks, durable, with the transactions that it has staged.
         statistics: Of its tasks, for people.
@@ -81,7 +81,7 @@ def gathered(taken: Iterable[Attempt], vertices: frozenset[VertexId]) -> tuple[A
     """Return the attempts of a batch, with all that tasks of `vertices` have staged given to the first task.
 
     It commits what all of them have staged in one call. So it is part of one snapshot, in the entry of the
-    checkpoint, before anything is committed: whoever restores it, under either engine, at any parallelism,
+    checkpoint, before anything is committed: a restore of it, under either engine, at any parallelism,
     has all of it in one place.
     """
     found = list(taken)

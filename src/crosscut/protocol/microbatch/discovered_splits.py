@@ -27,7 +27,7 @@ class DiscoveredSplits:
         self.dropped: Counter[str] = Counter()
 
     def begin(self, epoch: Epoch) -> None:
-        """Tasks are deployed: whoever restores finds again what no checkpoint has."""
+        """Tasks are deployed: a restore finds again what no checkpoint has."""
         self.epoch = epoch
         self._given = []
 

@@ -106,7 +106,7 @@ class DiscardParts:
 class SweepParts:
     """Delete the files that nothing refers to, best effort.
 
-    Attempts that died, or that Spark did not wait for, have told nobody what they had written.
+    Attempts that died, or that Spark did not wait for, have not reported what they had written.
 
     After: -
     Answer: nothing

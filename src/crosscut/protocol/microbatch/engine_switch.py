@@ -41,7 +41,7 @@ class SourceRead:
 
 
 def waiting(sources: Iterable[SourceRead]) -> int | None:
-    """Return how many records wait after a batch; None: nobody knows, and some do."""
+    """Return how many records wait after a batch; None: some do, but it is unknown how many."""
     total = 0
     for one in sources:
         if one.lag is not None:
@@ -152,7 +152,7 @@ class Engines:
         self._caught_up_at = caught_up_at
         self._behind_at = behind_at
         self._behind_for_ms = behind_for_ms
-        # Nobody knows yet how far behind it is; the first batch says so.
+        # It is not known yet how far behind it is; the first batch says so.
         self.engine: Engine = "micro-batch"
         self.phase = Switch.RUNNING
         self._behind_since_ms: int | None = None

@@ -188,4 +188,4 @@ IMPOSSIBLE: Mapping[ProtocolKind, frozenset[Happening]] = {
     "at-least-once": _NEVER,
     "halting": frozenset({DEPARTED, TIMED_OUT, NEWER_TIMED_OUT}),
 }
-"""Answers to questions that a protocol never asks: nobody may give them."""
+"""Answers to questions that a protocol never asks: they are protocol errors."""

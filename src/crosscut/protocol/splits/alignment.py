@@ -6,13 +6,13 @@ a limit above the lowest of the group.
 
 Only splits count that are being read, whose watermark is known, and that are neither idle nor at their end.
 So the lowest one never waits, and as long as it can be read or falls idle, the group goes on. What is known
-of other tasks is older than what is known of one's own: it is lower, which makes nobody wait for ever, since
-whoever has come further says so. It says so once: so a word that comes again after a newer one must not be
-believed, and words are numbered.
+of other tasks is older than what is known of one's own: it is lower, which makes no task wait for ever, since
+a task that has come further says so. It says so once: a word that comes again after a newer one must not
+be believed, so words are numbered.
 
 The sources of a join wait for each other without being asked to (`JoinedSplits`). There whole sources are
 compared, not splits: records of one source that are far apart are the user's choice. And a source counts only
-while it has always had something to read: nobody waits for one that has caught up with what there is.
+while it has always had something to read: one that has caught up with what there is is not waited for.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SourceGroups:
 
     Args:
         groups: The group of each source that is in one.
-        joined: Likewise, of each source that is joined with others.
+        joined: The same for each source that is joined with others.
     """
 
     def __init__(self, groups: Mapping[VertexId, str], joined: Mapping[VertexId, str] | None = None) -> None:

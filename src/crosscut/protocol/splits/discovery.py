@@ -8,7 +8,7 @@ none is read twice:
 * They say since which checkpoint they count. A task that was asked for an older one before they came, and
   takes its snapshot after that, leaves them out. Until then it reads none of them: nothing runs between.
 * The entry of a checkpoint holds what was known when it was triggered, and so neither more nor less than the
-  positions in it. What was found later is found again by whoever restores it.
+  positions in it. What was found later is found again after a restore.
 
 The source itself says what is new. An id that was assigned or restored in this epoch is dropped; of splits
 that have ended only the newest ids are remembered.
@@ -195,7 +195,8 @@ class SplitDiscovery:
             search.learned = CheckpointId(0)
             search.shares = list(map(_share, mine))
             search.assigned = {}
-            # With a checkpoint sources are asked at once; who has enough only later: till then nobody knows.
+            # With a checkpoint sources are asked at once, but for those that have enough: of these it is
+            # unknown until they are asked.
             is_held = restored is not None and not search.newest.is_last and self._is_enough(search)
             search.is_coming = source in coming or is_held
 

@@ -114,7 +114,7 @@ class ResumeAsked:
 
 @dataclass(frozen=True, slots=True)
 class InputsAcknowledged:
-    """The records up to `number` are in the log of their receiver. True for ever, whoever says it, and
+    """The records up to `number` are in the log of their receiver. True for ever, from any incarnation, and
     when."""
 
     channel: ChannelId

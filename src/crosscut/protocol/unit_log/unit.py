@@ -7,7 +7,7 @@
 3. What the log adds up to is all that a new incarnation needs. It claims the log, restores the tasks,
    commits what is owed, and sends again what is not acknowledged.
 4. The coordinator of a sink transaction is the log: the entry is the decision, and its index the number of
-   the commit. Whoever commits it, late or twice, commits the same.
+   the commit. A commit that comes late or twice commits the same.
 5. Compaction is a snapshot of this unit alone. It holds what is not acknowledged and what is owed. Groups
    before it are deleted after a head that holds it is durable.
 

@@ -111,7 +111,7 @@ class WorkerLifecycle:
         """Return what to do about a word of the coordinator, or about the end of the tasks.
 
         Raises:
-            ProtocolError: Tasks have ended that nobody has asked to end.
+            ProtocolError: Tasks have ended without being asked to.
         """
         match event:
             case DeployTasks():
