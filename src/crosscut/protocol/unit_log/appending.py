@@ -2,7 +2,8 @@
 
 All fencing of a unit is here. A new incarnation reads the log to its end and claims the head of the next
 segment, and then acts; a unit that finds its own append overtaken is fenced. The rules of one append
-are those of the job log (`crosscut.protocol.log.pending_append`). What differs from `crosscut.protocol.log.writer`:
+are those of the job log (`crosscut.protocol.log.pending_append`). What differs from
+`crosscut.protocol.log.writer`:
 
 * The claim is the head of a segment, and nothing else. A claimant that is overtaken reads again, and gives
   way to a newer incarnation.
