@@ -58,6 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named_by_place = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if named_by_place:
+        raise pytest.UsageError(
+            f"{named_by_place[0]}: the name holds an address, which differs between the processes of "
+            f"xdist: give the parameters ids"
+        )
     if not config.getoption("--prove"):
         left_out = [item for item in items if item.get_closest_marker("proof")]
         config.hook.pytest_deselected(items=left_out)
