@@ -110,6 +110,12 @@ def in_small_blocks(seed: int) -> Options:
     return replace(between_engines(seed), engine="micro-batch", batch_records=40, thresholds=small)
 
 
+def in_small_blocks_with_code_that_raises(seed: int) -> Options:
+    """It raises at any moment: perhaps when blocks of the records before are about to leave."""
+    faults = tuple(PlannedFault(5 * n + seed % 5, "raise in user code", n) for n in range(1, 15))
+    return replace(in_small_blocks(seed), faults=faults)
+
+
 def with_a_source_that_comes_late(seed: int) -> Options:
     """Two sources of one split each, of which one is found long after the other."""
     options = batch_options(seed, ("micro-batch",), kinds=("kill the driver",))
@@ -253,6 +259,19 @@ def blocks_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShuffleInput, "put", put)
 
 
+def a_failure_waits_for_the_blocks_before_it(patch: pytest.MonkeyPatch) -> None:
+    plain = stage.StageAttempt._take
+
+    async def take(self: stage.StageAttempt, block: ShuffleBlock) -> None:
+        if block.failure is None:
+            await plain(self, block)
+            return
+        for one in self._shuffle_input.put(block):
+            self._failure = one.failure
+
+    patch.setattr(stage.StageAttempt, "_take", take)
+
+
 # The switch.
 
 
@@ -316,6 +335,9 @@ PLANTED: dict[Plant, Worlds] = {
     the_end_of_a_commit_is_not_told: Worlds("I10", any_world),
     a_failed_attempt_is_forgotten: Worlds("I10", with_attempts_doubled),
     blocks_are_taken_as_they_come: Worlds("I5", in_small_blocks),
+    a_failure_waits_for_the_blocks_before_it: Worlds(
+        r"task \S+ fails with InternalError", in_small_blocks_with_code_that_raises
+    ),
     the_newest_batch_is_not_what_the_next_one_begins_with: Worlds("I2", any_world),
     both_engines_run_at_once: Worlds("B3", between_engines),
     the_newest_checkpoint_is_forgotten_at_a_start: Worlds("I2|I8", with_drivers_killed),

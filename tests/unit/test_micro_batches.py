@@ -23,10 +23,12 @@ import crosscut as cc
 from crosscut.connectors.files.staged_files import StagedFiles
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
 from crosscut.contracts.settings import BackendName
+from crosscut.driver.job_spec import BATCH_ROWS_MIN
 from crosscut.errors import FlowError, SettingsError
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.graph.specs import JobGraph
 from crosscut.graph.stages import check_batches, stages_of
+from crosscut.microbatch import shuffle
 from crosscut.microbatch.driver_workers import BatchWorkers
 from crosscut.microbatch.newest import NewestBatch
 from crosscut.microbatch.output import Output, OutputError
@@ -270,6 +272,27 @@ def test_a_failure_of_user_code_names_operator_and_record(tmp_path: Path) -> Non
     assert end.outcome == "failed"
     assert end.cause is not None
     assert (end.cause.operator, end.cause.record) == ("halves", "0")
+
+
+def test_a_failure_after_the_first_shuffle_block_names_operator_and_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks before it are not sent, so its number follows a gap."""
+
+    def one_divided_by(number: int) -> int:
+        return 1 // number
+
+    monkeypatch.setattr(shuffle, "SHUFFLE_BLOCK_BYTES", 1)
+    flow = cc.Flow("broken")
+    records = [*range(3 * BATCH_ROWS_MIN, 0, -1), 0]
+    divided = flow.source(ReplayedSource({"s": records})).map(one_divided_by).named("divided")
+    divided.key_by(abs).count().sink(cc.collect(tmp_path / "out"))
+    given = settings(tmp_path, records_max=len(records), parallelism=1, restart=cc.Restart(failures=0))
+    end, _ = run_batches(flow.compile(1, 128), given, made(1, CALM))
+    assert end is not None
+    assert end.outcome == "failed"
+    assert end.cause is not None
+    assert (end.cause.kind, end.cause.operator, end.cause.record) == ("ZeroDivisionError", "divided", "0")
 
 
 def test_a_batch_has_no_more_records_than_the_setting_says(tmp_path: Path) -> None:

@@ -375,10 +375,11 @@ class StageAttempt:
                 """Of interest while a job runs on: how far sources are, that records flow."""
 
     async def _take(self, shuffle_block: ShuffleBlock) -> None:
+        if shuffle_block.failure is not None:
+            # At once: blocks before it may be missing, because the attempt that has failed did not send them.
+            self._failure = shuffle_block.failure
+            return
         for one in self._shuffle_input.put(shuffle_block):
-            if one.failure is not None:
-                self._failure = one.failure
-                return
             self._brought += one.brought
             for posted in one.items:
                 self._deliver(posted)
