@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import re
+import struct as structs
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, make_dataclass
 from enum import Enum
+from io import BytesIO
 from pathlib import Path
+from pickletools import genops
 from random import Random
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -23,8 +27,9 @@ import crosscut as cc
 from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
+from crosscut.state import field_names
 from crosscut.state.encoding import encode_block
-from crosscut.state.field_names import FieldNames, fields_by_position
+from crosscut.state.field_names import REFERENCE, FieldNames, fields_by_position
 from crosscut.task.items import Barrier
 from crosscut.testing.simulator.sources import ReplayedSource
 
@@ -93,6 +98,70 @@ def test_classes_by_position_are_found_wherever_they_are_in_values(
     values: list[Any], found: dict[str, tuple[str, ...]]
 ) -> None:
     assert noted(*values) == found
+
+
+class Parsed(list[int]):
+    """The lengths of the pickles that were parsed whole."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+
+        def counted(data: bytes) -> Any:
+            self.append(len(data))
+            return genops(data)
+
+        patch.setattr(field_names, "genops", counted)
+
+
+def test_a_batch_whose_values_have_the_bytes_of_a_reference_by_chance_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed, random = Parsed(monkeypatch), Random(7)
+    names = FieldNames()
+    for place in range(7):
+        for _ in range(100):
+            values: list[Any] = []
+            for _ in range(10):
+                drawn = bytearray(random.randbytes(8))
+                drawn[place : place + 2] = REFERENCE
+                values += [structs.unpack(">d", drawn)[0], bytes(drawn)]
+            names.note(pickle.dumps(values, protocol=5))
+    # Of 14,000 such values some have the bytes before the two that a reference has as well.
+    assert len(parsed) < 70
+    parsed.clear()
+    # All have them in the same place.
+    names.note(pickle.dumps([1253 + random.random() for _ in range(10_000)], protocol=5))
+    assert parsed == []
+    names.note(pickle.dumps([1253.125, 1253.375, "h哔", b"j123\x93\x94", Pair(1, 2)], protocol=5))
+    assert names.known == {PAIR: ("one", "two")}
+
+
+@pytest.mark.parametrize("pickler", [pickle.Pickler, pickle._Pickler])
+def test_a_reference_is_found_wherever_a_frame_of_its_pickle_ends(pickler: Any) -> None:
+    splits = set()
+    for length in range(65_380, 65_536):
+        for texts in ([], [sys.intern("Pair"), sys.intern(HERE)]):
+            file = BytesIO()
+            pickler(file, 5).dump([*texts, "x" * length, Pair(1, 2)])
+            data = file.getvalue()
+            splits |= {one for one in (b"\x8c\x04Pair", b"h", b"\x93") if re.search(FRAME + one, data, re.S)}
+            names = FieldNames()
+            names.note(data)
+            assert names.known == {PAIR: ("one", "two")}, length
+    # In front of a name or its number, and never after it.
+    assert splits == {b"\x8c\x04Pair", b"h"}
+
+
+FRAME = rb"\x95.{8}"
+
+
+def test_only_short_beginnings_of_pickles_are_kept_and_not_many() -> None:
+    names = FieldNames()
+    for number in range(3_000):
+        names.note(pickle.dumps([number, Pair(1, 2)], protocol=5))
+        names.note(pickle.dumps([b"x" * 5_000, number, Pair(1, 2)], protocol=5))
+    assert len(pickle.dumps(names)) < 200_000
+    assert names.known == {PAIR: ("one", "two")}
 
 
 def kinds_in(value: Any) -> Iterator[type]:

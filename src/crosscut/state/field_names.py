@@ -26,8 +26,12 @@ _AFTER_FRAME = 11
 REFERENCE = b"\x93\x94"
 """Stands behind the name of a class."""
 _MEMOIZED = 0x94
+_NUMBER, _NUMBER_BYTES = ord("h"), 2
+_LONG_NUMBER, _LONG_NUMBER_BYTES = ord("j"), 5
 _SHORT_TEXT = b"\x8c"
 _SHORT_TEXT_MAX = 257
+_SEEN_BYTES_MAX, _SEEN_MAX = 1_024, 1_000
+"""Only pickles that refer to a class early begin alike. A state may live for as long as its job."""
 
 
 class FieldNames:
@@ -65,14 +69,17 @@ class FieldNames:
 
     def note(self, data: bytes, start: int = 0) -> None:
         """Note the classes that the pickle from `start` on refers to."""
-        at = data.find(REFERENCE, start)
-        if at < 0 or not data.startswith(_PICKLE, start):
+        if not data.startswith(_PICKLE, start):
+            return
+        at = _next_reference(data, start + len(_PICKLE))
+        if at < 0:
             return
         # Rows of one kind begin alike.
-        beginning = data[start + _AFTER_FRAME : at]
-        if beginning in self._seen and data.find(REFERENCE, at + 1) < 0:
+        is_short = at - start < _SEEN_BYTES_MAX
+        beginning = data[start + _AFTER_FRAME : at] if is_short else b""
+        if beginning in self._seen and _next_reference(data, at + 1) < 0:
             return
-        first, modules = at, []
+        modules = []
         while at >= 0:
             name, name_at = _text_before(data, at)
             module = _text_before(data, name_at)[0]
@@ -83,8 +90,9 @@ class FieldNames:
                 # A text that stood there before, and is referred to by its number.
                 self._note_all(data[start:])
                 return
-            at = data.find(REFERENCE, at + 1)
-        self._seen.add(data[start + _AFTER_FRAME : first])
+            at = _next_reference(data, at + 1)
+        if is_short and len(self._seen) < _SEEN_MAX:
+            self._seen.add(beginning)
 
     def _note_all(self, data: bytes) -> None:
         for module, name in _references(data):
@@ -221,6 +229,28 @@ def _found(module: Any, name: str) -> Any:
     for one in name.split("."):
         found = getattr(found, one, None)
     return found
+
+
+def _next_reference(data: bytes, start: int) -> int:
+    """Return where a pickle may refer to a class, from `start` on; -1 if it does so nowhere.
+
+    Floats and other values have the same bytes by chance. To parse the pickle for each of these would take
+    many times as long as loading it, and hold the interpreter lock.
+    """
+    at = data.find(REFERENCE, start)
+    while at >= 0 and not _follows_text(data, at):
+        at = data.find(REFERENCE, at + 1)
+    return at
+
+
+def _follows_text(data: bytes, at: int) -> bool:
+    """Tell whether a text, or the number of one, may end at `at`; picklers begin no frame between it and the
+    reference."""
+    if data[at - 1] == _MEMOIZED or data[at - _NUMBER_BYTES] == _NUMBER:
+        return True
+    # Each number belongs to a text with some bytes.
+    number = data[max(at - _LONG_NUMBER_BYTES, 0) : at]
+    return number[0] == _LONG_NUMBER and int.from_bytes(number[1:], "little") < len(data)
 
 
 def _text_before(data: bytes, end: int) -> tuple[str, int]:
