@@ -80,8 +80,11 @@ class BatchOutput:
 
         If this is cancelled, what a sink has not answered by then counts for nothing.
         """
+        # A task, like the calls before it: those made in this turn of the loop have not asked for their
+        # turn yet.
+        closing = self._loop.create_task(self._in_turn(self._close))
         try:
-            await self._in_turn(self._close)
+            await closing
         finally:
             for call in self._under_way:
                 call.cancel()
