@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from tests.simulation.conversation import (
     K0,
     K1,
@@ -17,6 +18,7 @@ from tests.simulation.conversation import (
 )
 
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId
+from crosscut.protocol.checkpoint import retention
 from crosscut.protocol.checkpoint.pending import PendingCheckpoint
 from crosscut.protocol.effects import AppendEntry, CancelTimer, JobEffect, StartTimer
 from crosscut.protocol.events import ClockRead, EntryRefused, Timer
@@ -148,6 +150,34 @@ def test_an_acknowledgement_of_a_checkpoint_that_is_not_under_way_is_dropped() -
     talk.fire("checkpoint-timeout", number=1)
     assert appended(talk.acknowledge(1)) == []
     assert talk.coordinator.dropped["late acknowledgement"] == 2 * len(TASKS)
+
+
+def test_a_late_acknowledgement_costs_the_same_whatever_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task may send one after an abort: their time would be the square of the number of tasks."""
+    paths_of, walked = retention.paths_of, 0
+
+    def counted(snapshot: Snapshot) -> tuple[str, ...]:
+        nonlocal walked
+        walked += 1
+        return paths_of(snapshot)
+
+    def cost(late: Snapshot, task: TaskId) -> int:
+        before = walked
+        talk.message(0, SnapshotAcknowledged(Epoch(1), CheckpointId(1), task, late))
+        return walked - before
+
+    monkeypatch.setattr(retention, "paths_of", counted)
+    talk = Talk()
+    talk.running()
+    talk.fire("trigger")
+    talk.fire("checkpoint-timeout", number=1)
+    alone = cost(Snapshot(), S0)
+    talk.fire("trigger")
+    for link, task in ((0, S0), (0, K0), (1, S1)):
+        talk.message(link, SnapshotAcknowledged(Epoch(1), CheckpointId(2), task, snapshot(task, 2)))
+    assert cost(Snapshot(), S0) == alone
+    cost(snapshot(K0, 1), K0)
+    assert cost(snapshot(K0, 1), K0) == alone, "a deletion is under way"
 
 
 def test_a_whole_checkpoint_is_appended_once() -> None:

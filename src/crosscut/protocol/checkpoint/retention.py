@@ -223,13 +223,22 @@ class Retention:
         if not self._is_overdue:
             self._garbage.update(paths)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there may be something to delete, and no deletion is under way."""
+        return not self._is_deleting and bool(self._garbage or self._entries_to_delete)
+
+    @property
+    def _entries_to_delete(self) -> tuple[LogIndex, ...]:
+        return tuple(one for one in self._ended if one.segment < self._oldest_segment)
+
     def delete(self, in_use: frozenset[str]) -> list[JobEffect]:
         """Delete the garbage that is not `in_use` and that no retained checkpoint refers to."""
-        if self._is_deleting:
+        if not self.is_due:
             return []
         gone = unreferenced(self._garbage - in_use, self.retained)
         self._garbage &= in_use
-        entries = tuple(one for one in self._ended if one.segment < self._oldest_segment)
+        entries = self._entries_to_delete
         if not gone and not entries:
             return []
         self._ended = self._ended[len(entries) :]

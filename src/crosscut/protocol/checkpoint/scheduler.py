@@ -344,8 +344,9 @@ class CheckpointScheduler:
         if n not in self._pending:
             # Given up before this came: the parts that were written for it alone are of no use.
             self.dropped["late acknowledgement"] += 1
-            self._retention.waste(retention.written_for(n, snapshot))
-            return self._delete()
+            written = retention.written_for(n, snapshot)
+            self._retention.waste(written)
+            return self._delete() if written or message.unused else []
         pending = self._pending[n]
         return [*pending.handle(message), *self._append_if_whole([pending])]
 
@@ -491,8 +492,9 @@ class CheckpointScheduler:
         return self._delete()
 
     def _delete(self) -> list[JobEffect]:
-        # The manifest that is being appended may be in the log already.
-        if not self._log.is_idle:
+        # The manifest that is being appended may be in the log already. What is in use takes a walk through
+        # all snapshots under way, so it is found only for a deletion.
+        if not self._log.is_idle or not self._retention.is_due:
             return []
         in_use = frozenset[str]().union(*(one.paths for one in self._pending.values()))
         return self._retention.delete(in_use | self.requests.paths)
