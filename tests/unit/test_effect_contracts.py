@@ -13,6 +13,8 @@ from crosscut.protocol.job import job_run
 from crosscut.protocol.microbatch import effects as batch_effects
 from crosscut.protocol.microbatch import engine_switch
 from crosscut.protocol.microbatch import events as batch_events
+from crosscut.protocol.unit_log import effects as unit_effects
+from crosscut.protocol.unit_log import events as unit_events
 from crosscut.protocol.worker import lifecycle
 
 EFFECTS = [
@@ -23,6 +25,7 @@ EFFECTS = [
     *get_args(lifecycle.WorkerEffect),
     *get_args(job_run.RunEffect),
     *get_args(engine_switch.EngineEffect),
+    *get_args(unit_effects.UnitEffect),
 ]
 ANSWERS = {
     one.__name__
@@ -35,6 +38,7 @@ ANSWERS = {
         lifecycle.WorkerEvent,
         job_run.RunEvent,
         engine_switch.EngineEvent,
+        unit_events.UnitEvent,
     )
     for one in get_args(kinds)
 }

@@ -1,7 +1,7 @@
 """What the machines of a unit ask for. Imperatives, carried out in list order.
 
-The contract is that of `crosscut.protocol.effects`. Each docstring says which event answers. Losing an
-effect in a crash is harmless: the next incarnation reads the log and asks again.
+The contract is that of `crosscut.protocol.effects`. Losing an effect in a crash is harmless: the next
+incarnation reads the log and asks again.
 """
 
 from __future__ import annotations
@@ -18,24 +18,37 @@ from crosscut.protocol.unit_log.events import ConnectionId
 
 @dataclass(frozen=True, slots=True)
 class SealSegment:
-    """Put the seal of the newest segment file if absent, durably; answer SegmentSealed."""
+    """Put the seal of the newest segment file if absent, durably.
+
+    After: -
+    Answer: SegmentSealed; timer read-log
+    Lost: the next incarnation seals the segment
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUnitTail:
     """Read back from the newest entry to the newest head with a snapshot, and on to the group of that
-    snapshot; answer UnitTailRead.
+    snapshot.
 
     In segment files, what was read is made durable before the answer: it may be in the page cache only.
+
+    After: the seal of the newest segment
+    Answer: UnitTailRead; timer read-log
+    Lost: the next incarnation reads it
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AppendUnitEntry:
-    """Create the entry, durably; answer EntryAppended, EntryTaken, EntryUncertain or EntryRefused.
+    """Create the entry, durably.
 
     A group goes to the end of a segment file if the log has those: after it is durable, look for the seal
     of the segment, and answer SealFound if it is there. All else is put if absent.
+
+    After: all entries before it
+    Answer: EntryAppended, EntryTaken, EntryUncertain, EntryRefused or SealFound; timer log-call
+    Lost: the next incarnation goes on from the entry before it
     """
 
     index: LogIndex
@@ -44,14 +57,24 @@ class AppendUnitEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReadUnitEntry:
-    """Answer UnitEntryRead."""
+    """Read one entry.
+
+    After: -
+    Answer: UnitEntryRead; timer log-call
+    Lost: the next incarnation reads the log
+    """
 
     index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroups:
-    """Delete these groups of closed segments, at any time, or never. A snapshot in the log replaces them."""
+    """Delete these groups of closed segments, at any time.
+
+    After: the head with a snapshot that replaces them
+    Answer: nothing
+    Lost: the next incarnation finds them before that head
+    """
 
     indices: tuple[LogIndex, ...]
 
@@ -63,9 +86,11 @@ UnitLogEffect = SealSegment | ReadUnitTail | AppendUnitEntry | ReadUnitEntry | S
 
 @dataclass(frozen=True, slots=True)
 class SendRecords:
-    """Send these on `connection`, after what was sent there before. They are in the log.
+    """Send these on `connection`, after what was sent there before.
 
-    Lost with the connection; the receiver asks for them on the next one.
+    After: the group that holds them
+    Answer: InputsAcknowledged, later
+    Lost: with the connection; the receiver asks for them on the next one
     """
 
     channel: ChannelId
@@ -75,7 +100,12 @@ class SendRecords:
 
 @dataclass(frozen=True, slots=True)
 class DeliverRecords:
-    """Hand the records that have just arrived to their task, without the `skipped` first ones."""
+    """Hand the records that have just arrived to their task, without the `skipped` first ones.
+
+    After: -
+    Answer: nothing
+    Lost: the sender keeps them until they are acknowledged
+    """
 
     channel: ChannelId
     skipped: int
@@ -83,7 +113,12 @@ class DeliverRecords:
 
 @dataclass(frozen=True, slots=True)
 class AskResume:
-    """Tell the sender on `connection` to go on after `number`. Its loss ends the connection."""
+    """Tell the sender on `connection` to go on after `number`.
+
+    After: -
+    Answer: RecordsArrived, if there are any
+    Lost: with the connection; the next one asks again
+    """
 
     channel: ChannelId
     connection: ConnectionId
@@ -94,7 +129,9 @@ class AskResume:
 class AcknowledgeInputs:
     """Tell the sender, on the present connection, that the records up to `number` are in this unit's log.
 
-    If it is lost, a later one says more, or the next connection says it again.
+    After: the group that has taken them
+    Answer: nothing
+    Lost: a later one says more, or the next connection says it again
     """
 
     channel: ChannelId
@@ -111,6 +148,10 @@ class RestoreUnit:
     """Give each task the state of `snapshot`, if there is one, and then the sections of `groups`, in order.
 
     What the snapshot needs was read with the tail, so there is nothing to wait for.
+
+    After: the claim of the log
+    Answer: nothing
+    Lost: the next incarnation restores the same
     """
 
     snapshot: UnitSnapshot | None
@@ -120,15 +161,24 @@ class RestoreUnit:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeSources:
-    """Tell the sources that these positions are in the log: they may forget what is before."""
+    """Tell the sources that they may forget what is before these positions.
+
+    After: the group with these positions
+    Answer: nothing
+    Lost: a later one says more
+    """
 
     positions: tuple[tuple[str, JSON], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AuthoriseCommit:
-    """Commit the sink transaction of group `index`, which is in the log; answer UnitCommitted or
-    UnitCommitFailed. One at a time, oldest first. Committing it again changes nothing.
+    """Commit the sink transaction of group `index`. One at a time, oldest first. Committing it again changes
+    nothing.
+
+    After: the group
+    Answer: UnitCommitted or UnitCommitFailed
+    Lost: the next incarnation commits it
 
     Attributes:
         delay_ms: Wait so long first.
@@ -141,15 +191,24 @@ class AuthoriseCommit:
 
 @dataclass(frozen=True, slots=True)
 class FreezeUnit:
-    """Freeze the state of all tasks as it is now, at the end of group `index`."""
+    """Freeze the state of all tasks as it is now, at the end of group `index`.
+
+    After: -
+    Answer: nothing
+    Lost: with the unit; no snapshot is stored
+    """
 
     index: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUnitSnapshot:
-    """Write the state frozen at the end of group `index`, in the background; answer UnitSnapshotStored or
-    UnitSnapshotFailed."""
+    """Write the state frozen at the end of group `index`, in the background.
+
+    After: the group
+    Answer: UnitSnapshotStored or UnitSnapshotFailed
+    Lost: the log stays long until the next snapshot
+    """
 
     index: LogIndex
 
@@ -157,6 +216,10 @@ class StoreUnitSnapshot:
 @dataclass(frozen=True, slots=True)
 class EndUnit:
     """End the process: the unit is fenced or has failed. Nothing else is to leave it.
+
+    After: -
+    Answer: nothing
+    Lost: the process has ended anyway
 
     Attributes:
         is_fenced: A newer incarnation owns the log.
