@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from crosscut.microbatch.one_by_one import OneByOne
+from crosscut.host.one_by_one import OneByOne
 
 
 class Threads:

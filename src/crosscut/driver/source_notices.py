@@ -13,7 +13,7 @@ from crosscut.contracts.engines import TriggerName
 from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import StartThread
-from crosscut.microbatch.one_by_one import OneByOne
+from crosscut.host.one_by_one import OneByOne
 from crosscut.protocol.log.entries import CheckpointCompleted
 
 _LOG = logging.getLogger("crosscut")
