@@ -45,7 +45,7 @@ IMPOSSIBLE = {
     "drop: stored after abort": "a task does not pass on that a snapshot is stored which it has discarded",
     "drop: log answer before the claim": "nothing is asked of the log while there is no writer, and every "
     "question is answered once",
-    "drop: word about another worker's task": "no virtual worker lies; some do in tests/unit",
+    "drop: message about another worker's task": "no virtual worker lies; some do in tests/unit",
     "drop: registration as somebody else": "likewise",
     "drop: failed start of somebody else": "likewise",
     "drop: failed start that does not matter": "virtual workers unpickle nothing, so no start fails",
@@ -63,7 +63,7 @@ MADE_FOR: dict[str, str] = {
 ALIGNED = {
     "message: SourcesReached",
     "message: AlignSources",
-    "drop: late word of how far sources are",
+    "drop: late message of how far sources are",
 }
 """What worlds with sources that wait for each other are for, in `test_simulator_time`."""
 

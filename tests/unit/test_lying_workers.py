@@ -49,7 +49,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
 )
 
-ANOTHERS = "word about another worker's task"
+ANOTHERS = "message about another worker's task"
 N1, E1 = CheckpointId(1), Epoch(1)
 DEPLOYED = (Phase.RESTORING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHING, Phase.WAITING)
 

@@ -131,7 +131,7 @@ def test_the_coordinator_says_it_to_all_and_pauses_then() -> None:
         *both(second),
     ]
     assert talk.message(1, SourcesReached(E1, 1, (SourceReached(S1, 1),))) == []
-    assert talk.coordinator.dropped["late word of how far sources are"] == 1
+    assert talk.coordinator.dropped["late message of how far sources are"] == 1
     # There was no news: nobody needs to come back.
     assert talk.fire("align") == []
 

@@ -223,7 +223,7 @@ def test_lines_about_another_workers_task_are_not_believed() -> None:
     talk = Talk()
     talk.running()
     talk.message(0, WorkerHeartbeat(E1, (), logged=(line("a lie", K1),)))
-    assert talk.coordinator.dropped["word about another worker's task"] == 1
+    assert talk.coordinator.dropped["message about another worker's task"] == 1
 
 
 @pytest.mark.parametrize("wrong", [{"log_level": "LOUD"}, {"log_format": "xml"}])

@@ -132,7 +132,8 @@ class Output:
         try:
             one = _Writer(task, vertex.sink.sink.writer(context), held)
             self._open.append(one)
-            # Of modules that are here: those that workers name are not imported next to the key.
+            # Only modules that are loaded already are checked: the driver holds the key of the job log and
+            # imports nothing that a worker names.
             check_record_fields(snapshot.record_fields, task, is_to_import=False)
             self._take_held(one, snapshot)
             known = known_before(snapshot, vertex.sink.sink.describe()).checkpoint_id

@@ -369,7 +369,7 @@ class StageAttempt:
             case TaskFailed(_, task, cause):
                 self._failure = Failure(task, cause)
             case SnapshotDeclined(_, _, task, reason):
-                # The store, as a rule: no mistake of anybody's, and another attempt may succeed.
+                # Usually the store refused the part; another attempt may succeed.
                 self._failure = Failure(task, FailureCause("SnapshotDeclined", reason, is_transient=True))
             case _:
                 """Of interest while a job runs on: how far sources are, that records flow."""

@@ -24,7 +24,7 @@ from crosscut.foundation.ids import (
 from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.telemetry import LogLine, Reading, ShownDeadLetter, SnapshotTimes
 
-# What a message is about, its base class says.
+# The base class says what a message is about.
 
 
 @dataclass(frozen=True, slots=True)

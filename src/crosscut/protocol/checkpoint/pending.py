@@ -71,14 +71,9 @@ class PendingCheckpoint:
         return self._snapshots.keys() == self._tasks
 
     @property
-    def missing(self) -> list[TaskId]:
-        """The tasks that have not acknowledged."""
-        return sorted(self._tasks - self._snapshots.keys())
-
-    @property
     def missing_shown(self) -> str:
         """Which tasks have not acknowledged, for people; "" if all have."""
-        missing = self.missing
+        missing = sorted(self._tasks - self._snapshots.keys())
         return "; no acknowledgement from " + ", ".join(map(str, missing[:5])) if missing else ""
 
     @property

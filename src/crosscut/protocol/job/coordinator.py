@@ -295,7 +295,7 @@ class Coordinator:
                 return [*self.checkpoints.handle(message), *self._end_if_committed()]
             case SourcesReached():
                 if not self._source_groups.note(index, message):
-                    self.dropped["late word of how far sources are"] += 1
+                    self.dropped["late message of how far sources are"] += 1
                 return self._align_sources()
             case RecordsFlowing() | WorkerHeartbeat():
                 return []

@@ -35,7 +35,7 @@ def sender(
             dropped["message without a place" if index is None else "late message of another epoch"] += 1
         return None
     if not speaks_for_itself(index, message, tasks):
-        dropped["word about another worker's task"] += 1
+        dropped["message about another worker's task"] += 1
         return None
     return index
 

@@ -1,7 +1,7 @@
-"""Which of the coordinator's words a worker obeys, and when its tasks make room for those of the next epoch.
+"""Which messages of the coordinator a worker obeys, and when its tasks make room for those of the next epoch.
 
-A word may come late, or twice. So a deployment counts only if it is newer than all before it, a halt only if
-nothing newer has been asked for, and any other word only if it is about the tasks that are here. Tasks of an
+A message may come late, or twice. So a deployment counts only if it is newer than all before it, a halt only
+if nothing newer has been asked for, and an order only if it is about the tasks that are here. Tasks of an
 epoch that is over end first, with all that they have called: two epochs never run beside each other in one
 process.
 """
@@ -108,7 +108,7 @@ class WorkerLifecycle:
         self._are_ending = False
 
     def handle(self, event: WorkerEvent) -> list[WorkerEffect]:
-        """Return what to do about a word of the coordinator, or about the end of the tasks.
+        """Return what to do about a message of the coordinator, or about the end of the tasks.
 
         Raises:
             ProtocolError: Tasks have ended without being asked to.
