@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from crosscut.errors import SettingsError
+from crosscut.errors import InternalError, SettingsError
+from crosscut.foundation.ids import Epoch
 
 VARIABLE = "CROSSCUT_LOG_KEY"
 CHARACTERS_MIN = 32
@@ -77,8 +78,57 @@ class LogKey:
             signature.mac, self.note_signature(subject, digest).mac
         )
 
+    def unit_key(self, lineage: str, unit: int, epochs: Iterable[Epoch]) -> UnitLogKey:
+        """Return what the log of a unit is signed with, and read with: a key for each of `epochs`."""
+        return UnitLogKey(
+            self.key_id,
+            {
+                epoch: bytes.fromhex(self._mac(f"crosscut unit log: {lineage}/{unit}/{epoch}".encode()))
+                for epoch in epochs
+            },
+        )
+
     def _mac(self, data: bytes) -> str:
         return hmac.digest(self._secret, data, "sha256").hex()
+
+
+class UnitLogKey:
+    """The keys of one unit's log, one for each epoch, derived from the key of the job log.
+
+    A worker has these and not the key that they come from: it can sign for its own unit only, and for no
+    epoch but those that it was given.
+
+    Args:
+        key_id: Of the key that they were derived from.
+        keys: By epoch.
+    """
+
+    __slots__ = ("_keys", "key_id")
+
+    def __init__(self, key_id: str, keys: Mapping[Epoch, bytes]) -> None:
+        self.key_id = key_id
+        self._keys = dict(keys)
+
+    def __repr__(self) -> str:
+        return f"UnitLogKey({self.key_id})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the key of a unit's log can't be pickled: a closure must not carry it away")
+
+    def mac(self, epoch: Epoch, digest: bytes) -> bytes:
+        """Return the signature of the entry of `epoch` with this digest.
+
+        Raises:
+            InternalError: There is no key of this epoch.
+        """
+        key = self._keys.get(epoch)
+        if key is None:
+            raise InternalError(f"an entry of epoch {epoch} was to be signed: this process has no key for it")
+        return hmac.digest(key, digest, "sha256")
+
+    def has_made(self, mac: bytes, epoch: Epoch, digest: bytes) -> bool:
+        """Whether `mac` is of the key of `epoch` and of the entry with this digest."""
+        return epoch in self._keys and hmac.compare_digest(mac, self.mac(epoch, digest))
 
 
 def without_log_key(environment: Mapping[str, str]) -> dict[str, str]:
