@@ -24,6 +24,7 @@ from crosscut.store.differences import applied, difference
 from crosscut.store.entries import FORMAT, Sealed, content_of, decode_file, encode_file, entry_of
 from crosscut.store.files import TEMPORARY, Files, Put, UncertainError, delete_all, failed
 from crosscut.store.log_key import VARIABLE, LogKey, Signature
+from crosscut.store.numbering import Gap, newest_number
 
 _NUMBER_MAX = 10**18
 _ENTRY_PATH = re.compile(r"log/(\d{20})/(\d{20})\.json")
@@ -190,22 +191,10 @@ class StoredLog:
 
     def _newest_of(self, index_of: Callable[[int], LogIndex]) -> int:
         """Return the greatest number from 1 on at which there is an entry: 0 if there is none."""
-        absent = 1
-        while self._exists(index_of(absent)):
-            absent *= 2
-        present = absent // 2
-        while absent - present > 1:
-            middle = (absent + present) // 2
-            if self._exists(index_of(middle)):
-                present = middle
-            else:
-                absent = middle
-        # One that is lost must not be taken for the end, nor one that was appended since for a lost one.
-        while self._exists(index_of(present + 2)):
-            if not self._exists(index_of(present + 1)):
-                raise self._missing(index_of(present + 1))
-            present += 1
-        return present
+        try:
+            return newest_number(lambda number: self._exists(index_of(number)))
+        except Gap as gap:
+            raise self._missing(index_of(gap.number)) from gap
 
     def _has_gone_on(self, end: LogIndex) -> bool:
         return self._exists(head_after(end)) or self._exists(following(end))

@@ -6,8 +6,8 @@
     trailer   SHA-256 of all before it; then, if the log is authenticated, the HMAC of that
 
 All numbers are big-endian. Magic and format come first in every format, so that an entry of another release
-is recognized. The header says where the entry belongs and how long it is: an entry can be an object of its own,
-or one of many in a file.
+is recognized. The header says where the entry belongs and how long it is: an entry can be an object of its
+own, or one of many in a file.
 
 The tags have gaps: a section with the news numbers of channels (watermarks, idleness) can be added. A release
 that does not know the section refuses the entry.
