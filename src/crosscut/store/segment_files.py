@@ -39,6 +39,7 @@ from crosscut.store.unit_log_format import (
     UnitName,
     decode_entry,
     encode_entry,
+    index_at,
 )
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -164,8 +165,6 @@ class FileUnitLog(UnitLogStore):
     # Writing.
 
     def _append_group(self, index: LogIndex, group: GroupCommitted) -> AppendAnswer:
-        before = self._digest_before(index)
-        data, digest = encode_entry(self._unit, index, group, before, self._key)
         try:
             writing = self._writing_to(index)
         except OSError as error:
@@ -174,6 +173,7 @@ class FileUnitLog(UnitLogStore):
             return SealFound(index)
         if writing.trouble:
             return EntryUncertain(index, writing.trouble)
+        data, digest = encode_entry(self._unit, index, group, self._digest_before(index), self._key)
         try:
             _pwrite_fully(writing.descriptor, data, writing.end)
         except OSError as error:
@@ -278,13 +278,15 @@ class FileUnitLog(UnitLogStore):
         """Whether a whole entry of the segment of `index`, and after that, is in `data` after `offset`."""
         at = offset
         while (at := data.find(MAGIC, at + 1)) >= 0:
+            later = index_at(data, at)
+            if later is None or later.segment != index.segment or later <= index:
+                continue
             try:
-                later = decode_entry(data, self._unit, self._key, offset=at)
+                decode_entry(data, self._unit, self._key, offset=at)
             except StoreError:
                 # Bytes of a record, or of what is torn.
                 continue
-            if later.index.segment == index.segment and later.index > index:
-                return True
+            return True
         return False
 
     def _content(self, segment: int) -> bytes:

@@ -230,6 +230,19 @@ def decode_entry(
     return StoredEntry(found, _entry_of(kind, incarnation, sections), before, digest, size)
 
 
+def index_at(data: bytes, offset: int) -> LogIndex | None:
+    """Return where the entry at `offset` would belong, as its header says; None if there is no header.
+
+    Much cheaper than to decode it.
+    """
+    try:
+        _size_at(data, offset)
+    except StoreError:
+        return None
+    _, _, _, _, _, _, _, segment, number, *_ = _HEADER.unpack_from(data, offset)
+    return LogIndex(segment, number)
+
+
 def _size_at(data: bytes, offset: int) -> int:
     """Return the size of the entry at `offset`, all of which is there.
 
@@ -241,6 +254,8 @@ def _size_at(data: bytes, offset: int) -> int:
     if rest < _START.size or data[offset : offset + len(MAGIC)] != MAGIC:
         raise TornError(f"{rest} bytes that do not begin as an entry does")
     _, form = _START.unpack_from(data, offset)
+    if form == 0:
+        raise TornError("it is torn after its first bytes")
     if form != FORMAT:
         raise StoreError(f"expected format {FORMAT}, found {form}", format=form)
     if rest < _HEADER.size:
