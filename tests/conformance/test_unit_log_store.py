@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.proof.unit_log.stores import UnitLogConformance
 from crosscut.foundation.ids import Epoch
 from crosscut.store.files import LocalFiles
 from crosscut.store.log_key import LogKey
+from crosscut.store.objects import ObjectFiles
 from crosscut.store.segment_files import FileUnitLog
 from crosscut.store.unit_log import ObjectUnitLog
 from crosscut.testing.simulator.memory_files import MemoryFiles
@@ -32,6 +34,20 @@ class TestObjectsInMemory(UnitLogConformance):
     def add_garbage(self) -> None:
         for name in ("7", "temporary-" + "ab" * 8, f"{1:020d}/7", f"{9:020d}/{1:020d}"):
             self._files.content[f"units/1/{name}"] = b"garbage"
+
+
+class TestObjectsThroughFsspec(UnitLogConformance):
+    @pytest.fixture(autouse=True)
+    def _place(self) -> None:
+        # One for all handles: each would prove that its puts are conditional.
+        self._files = ObjectFiles(f"memory://{secrets.token_hex(8)}/log")
+
+    def open(self) -> ObjectUnitLog:
+        return ObjectUnitLog(self._files, UNIT)
+
+    def add_garbage(self) -> None:
+        for name in ("7", f"{1:020d}/7", f"{9:020d}/{1:020d}"):
+            self._files.replace(f"units/1/{name}", b"garbage")
 
 
 class TestObjectsInALocalDirectory(UnitLogConformance):

@@ -405,6 +405,36 @@ def test_a_file_goes_with_its_last_group_and_not_before(opened: Opened, director
     assert "is missing" in error, "its segment is open"
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_log_that_is_compacted_while_it_is_read_is_read_again(
+    opened: Opened, directory: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Without its file, the segment that was the newest looks as if it had no group."""
+    holder = with_groups(opened, 3)
+    reader = opened()
+    os_open, has_compacted = os.open, [False]
+
+    def compact() -> None:
+        has_compacted[0] = True
+        holder.compact(LogIndex(1, 3))
+        assert holder.store.delete([LogIndex(1, 3)]) == []
+        holder.append(4)
+
+    def open_and_compact(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        is_now = path == f"{FIRST}.groups" and not has_compacted[0]
+        if is_now and when == "before":
+            compact()
+        descriptor = os_open(path, flags, mode, dir_fd=dir_fd)
+        if is_now and when == "after":
+            compact()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_compact)
+    tail = reader.read_tail().entries
+    assert has_compacted[0] and not (directory / f"{FIRST}.groups").exists()
+    assert groups_of(tail) == holder.logged[3:]
+
+
 # Who may lead where.
 
 

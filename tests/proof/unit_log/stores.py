@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from tests.proof.unit_log.stored import group, head, incarnation, snapshot
+from tests.proof.unit_log.stored import closed, group, head, incarnation, snapshot
 
 from crosscut.errors import StoreError
 from crosscut.foundation.ids import LogIndex
@@ -238,6 +238,36 @@ class UnitLogConformance:
         numbers = [entry.incarnation.number for _, entry in final]
         assert numbers == sorted(numbers), "a group of an older incarnation is after one of a newer"
 
+    def test_each_takeover_from_an_owner_that_is_appending_reads_all_that_it_has_logged(self) -> None:
+        owner, _ = claimed(self.open(), 1)
+        expected: list[tuple[LogIndex, GroupCommitted]] = []
+        for number in range(2, 8):
+            has_logged, errors = threading.Event(), list[BaseException]()
+
+            def go_on(
+                owner: Holder = owner,
+                has_logged: threading.Event = has_logged,
+                errors: list[BaseException] = errors,
+            ) -> None:
+                try:
+                    position = 0
+                    while isinstance(owner.append(position := position + 1), EntryLogged):
+                        if position == owner.number:
+                            has_logged.set()
+                except BaseException as error:  # noqa: BLE001 - shown by the test, in its own thread
+                    errors.append(error)
+
+            thread = threading.Thread(target=go_on)
+            thread.start()
+            assert has_logged.wait(timeout=300), errors
+            claimant, found = claimed(self.open(), number)
+            thread.join(timeout=300)
+            assert errors == [] and not thread.is_alive()
+            groups = groups_of(found.tail)
+            logged = [*expected, *owner.logged]
+            assert groups[: len(logged)] == logged and len(groups) <= len(logged) + 1
+            owner, expected = claimant, groups
+
     # Compaction.
 
     def test_after_compaction_the_log_begins_with_the_snapshot(self) -> None:
@@ -301,6 +331,21 @@ class UnitLogConformance:
         assert second.store.delete(found.leftover[::-1]) == [], "those that are gone are fine"
         _, after = claimed(self.open(), 3)
         assert after.leftover == () and groups_of(after.tail) == first.logged[3:]
+
+    def test_what_has_closed_a_segment_is_no_group_that_was_left_behind(self) -> None:
+        first, _ = claimed(self.open(), 1)
+        for position in (1, 2, 3):
+            first.append(position)
+        second, _ = claimed(self.open(), 2)
+        second.append(4)
+        second.compact(LogIndex(2, 1))
+        third, found = claimed(self.open(), 3)
+        assert {index.segment for index in found.leftover} == {1, 2}
+        assert third.store.delete(found.leftover[::-1]) == []
+        assert [third.store.read(index).entry for index, _ in first.logged] == [None, None, None]
+        if isinstance(third.store, ObjectUnitLog):
+            assert third.store.read(LogIndex(1, 4)) == UnitEntryRead(LogIndex(1, 4), closed(2))
+            assert third.store.read(LogIndex(2, 2)) == UnitEntryRead(LogIndex(2, 2), closed(2))
 
     def test_a_head_is_never_deleted(self) -> None:
         holder, _ = claimed(self.open(), 1)
