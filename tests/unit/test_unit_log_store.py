@@ -216,6 +216,25 @@ def test_the_end_is_found_wherever_it_is(files: MemoryFiles, count: int) -> None
     assert groups_of(ObjectUnitLog(files, UNIT).read_tail().entries) == holder.logged
 
 
+def test_entries_that_were_appended_while_the_log_was_read_are_read_too(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claimant that is behind can't close the segment, and would read all of it again."""
+    holder = filled(files, 2)
+    read, late = files.read, [3, 4, 5]
+
+    def read_and_append(path: str) -> bytes:
+        try:
+            return read(path)
+        finally:
+            if late and path == path_of(1, late[0]):
+                holder.append(late.pop(0))
+
+    monkeypatch.setattr(files, "read", read_and_append)
+    found = groups_of(ObjectUnitLog(files, UNIT).read_tail().entries)
+    assert len(holder.logged) >= 3 and found == holder.logged[: len(found)] and len(found) >= 3
+
+
 @pytest.mark.parametrize("first", [1, 5, 1 << 40])
 @pytest.mark.parametrize("takeovers", [0, 1, 4])
 def test_a_log_begins_where_it_was_told_to(files: MemoryFiles, first: int, takeovers: int) -> None:

@@ -21,7 +21,7 @@ from crosscut.errors import AuthenticityError, StoreError, invariant
 from crosscut.foundation.ids import LogIndex
 from crosscut.protocol.events import EntryAppended, EntryRefused, EntryTaken, EntryUncertain
 from crosscut.protocol.log.segments import following, head_after
-from crosscut.protocol.unit_log.entries import UnitEntry, UnitSegmentClosed, UnitSegmentOpened
+from crosscut.protocol.unit_log.entries import GroupCommitted, UnitEntry, UnitSegmentClosed, UnitSegmentOpened
 from crosscut.protocol.unit_log.events import SealFound, UnitEntryRead, UnitTailRead
 from crosscut.store.files import Files, Put, UncertainError, delete_all, failed
 from crosscut.store.log_key import UnitLogKey
@@ -32,6 +32,8 @@ AppendAnswer = EntryAppended | EntryTaken | EntryUncertain | EntryRefused | Seal
 
 _NUMBER_MAX = 10**18
 _REREADS_MAX = 10
+_FOLLOWED_MAX = 1_000
+"""Entries that an owner may append while its segment is read: one that is faster is not followed for ever."""
 
 
 class UnitLogStore(ABC):
@@ -344,19 +346,25 @@ class ObjectUnitLog(UnitLogStore):
             last = self._newest_in(start.segment)
         else:
             # What closed the segment may be after the entry up to which its claimant had read.
-            is_closed = self._exists(following(cut))
-            last = cut.number + is_closed
+            last = cut.number + self._exists(following(cut))
         found = []
         for number in range(start.number + 1, last + 1):
             index = LogIndex(start.segment, number)
             one = self._in_own_file(index)
             if one is None:
                 raise self._missing(index)
-            if isinstance(one.entry, UnitSegmentOpened) or (
-                isinstance(one.entry, UnitSegmentClosed) and number < last
-            ):
-                raise self._damaged(index, f"found {type(one.entry).__name__} among groups")
             found.append(one)
+        for _ in range(_FOLLOWED_MAX if cut is None else 0):
+            # The owner may have gone on meanwhile, and a claimant must close the segment after its newest entry.
+            one = self._in_own_file(LogIndex(start.segment, last + 1))
+            if one is None:
+                break
+            found.append(one)
+            last += 1
+        for one in found:
+            is_closing = isinstance(one.entry, UnitSegmentClosed) and one.index.number == last
+            if not isinstance(one.entry, GroupCommitted) and not is_closing:
+                raise self._damaged(one.index, f"found {type(one.entry).__name__} among groups")
         return found
 
     def _newest_in(self, segment: int) -> int:
