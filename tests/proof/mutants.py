@@ -55,6 +55,9 @@ BOUNDARIES = "tests/unit/test_join_boundaries.py"
 THREADS, TAKEOVER = "tests/unit/test_sink_threads.py", "tests/unit/test_file_sink_takeover.py"
 MARKER = "tests/unit/test_kafka_marker.py"
 PROBING, PROBED = "operators/probing.py", "tests/unit/test_probing.py"
+UNIT_LOG, SEGMENT_FILES = "store/unit_log.py", "store/segment_files.py"
+UNIT_STORES, UNIT_OBJECTS = "tests/conformance/test_unit_log_store.py", "tests/unit/test_unit_log_store.py"
+UNIT_FILES, UNIT_CRASHES = "tests/unit/test_segment_files.py", "tests/unit/test_unit_log_crashes.py"
 
 MUTANTS = (
     Mutant(
@@ -322,6 +325,103 @@ MUTANTS = (
         "self.registry.why_silent(place.link), has_died=False",
         "self.registry.why_silent(place.link), has_died=True",
         "tests/unit/test_coordinator.py -k silence",
+    ),
+    Mutant(
+        "an owner of a segment file does not look for the seal",
+        SEGMENT_FILES,
+        "writing.is_sealed = self._is_sealed(index.segment)",
+        "writing.is_sealed = False",
+        f"{UNIT_STORES} -k zombie",
+    ),
+    Mutant(
+        "an owner of a segment file looks for the seal before its group is durable",
+        SEGMENT_FILES,
+        """            self._fdatasync(writing.descriptor)
+            writing.is_sealed = self._is_sealed(index.segment)
+""",
+        """            writing.is_sealed = self._is_sealed(index.segment)
+            self._fdatasync(writing.descriptor)
+""",
+        f"{UNIT_FILES} -k seal",
+    ),
+    Mutant(
+        "a group is reported before it is durable",
+        SEGMENT_FILES,
+        "            self._fdatasync(writing.descriptor)\n",
+        "",
+        f"{UNIT_CRASHES} -k power",
+    ),
+    Mutant(
+        "the name of a new segment file is not made durable",
+        SEGMENT_FILES,
+        "            self._files.settle(self._directory)\n",
+        "            pass\n",
+        f"{UNIT_CRASHES} -k power",
+    ),
+    Mutant(
+        "a claimant does not make durable what it has read",
+        SEGMENT_FILES,
+        "        groups = self._groups_in(segment)\n        if not groups:",
+        "        groups: list[StoredEntry] = []\n        if not groups:",
+        f"{UNIT_FILES} -k written_again",
+    ),
+    Mutant(
+        "a damaged group before whole ones is taken for a torn tail",
+        SEGMENT_FILES,
+        "if self._has_later(data, offset, index):",
+        "if False:",
+        f"{UNIT_FILES} -k whole_one_after",
+    ),
+    Mutant(
+        "groups after the cut count",
+        SEGMENT_FILES,
+        "(cut is None or len(found) < cut.number)",
+        "True",
+        f"{UNIT_FILES} -k void",
+    ),
+    Mutant(
+        "a segment file is deleted while a group in it is needed",
+        SEGMENT_FILES,
+        "if number >= head.cut.number:",
+        "if True:",
+        f"{UNIT_FILES} -k last_group",
+    ),
+    Mutant(
+        "the log of a unit is not read again when it was compacted meanwhile",
+        UNIT_LOG,
+        "                if not self._has_head(newest + 1):\n                    self._remember",
+        "                if True:\n                    self._remember",
+        f"{UNIT_FILES} -k compacted",
+    ),
+    Mutant(
+        "an entry of a unit that does not follow the one before is believed",
+        UNIT_LOG,
+        "if next_one.before != one.digest:",
+        "if False:",
+        f"{UNIT_OBJECTS} -k replaced",
+    ),
+    Mutant(
+        "a head goes into a directory that is not durable",
+        UNIT_LOG,
+        """            if index.number == 0:
+                self._make_directories(path.rpartition("/")[0])
+""",
+        "",
+        f"{UNIT_OBJECTS} -k durable",
+    ),
+    Mutant(
+        "what has closed a segment is deleted as a group",
+        UNIT_LOG,
+        " and index != closing[index.segment]",
+        "",
+        f"{UNIT_STORES} -k left_behind",
+    ),
+    Mutant(
+        "a claimant closes a segment where its owner was when the claimant began to read",
+        UNIT_LOG,
+        "range(_FOLLOWED_MAX if cut is None else 0)",
+        "range(0)",
+        f"{UNIT_OBJECTS} -k appended_while",
     ),
 )
 

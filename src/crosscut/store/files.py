@@ -312,7 +312,7 @@ def _unlink_if_possible(path: str) -> None:
         os.unlink(path)
 
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -348,7 +348,7 @@ def delete_all(
 def failed(what: str, files: Files, path: str, error: OSError) -> StoreError:
     """Return `error`, which `files` has raised about `path`, with advice."""
     advice = "check the file system and its credentials"
-    if error.errno in _NO_SPACE:
+    if error.errno in NO_SPACE:
         advice = "free space there, or raise the quota"
     elif error.errno in _NO_PERMISSION:
         advice = "give this user permission to write there, or renew its credentials"

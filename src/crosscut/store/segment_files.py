@@ -27,7 +27,7 @@ from crosscut.foundation.ids import LogIndex
 from crosscut.protocol.events import EntryAppended, EntryRefused, EntryUncertain
 from crosscut.protocol.unit_log.entries import GroupCommitted, UnitEntry, UnitSegmentOpened
 from crosscut.protocol.unit_log.events import SealFound, SegmentSealed
-from crosscut.store.files import LocalFiles, failed
+from crosscut.store.files import NO_SPACE, LocalFiles, failed
 from crosscut.store.log_key import UnitLogKey
 from crosscut.store.mounts import check_is_local
 from crosscut.store.owners import foreign_write
@@ -42,7 +42,6 @@ from crosscut.store.unit_log_format import (
     index_at,
 )
 
-_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _NO_LINK
 _GROUPS = re.compile(r"(\d{20})\.groups")
@@ -196,7 +195,7 @@ class FileUnitLog(UnitLogStore):
         self, index: LogIndex, writing: _Writing | None, error: OSError
     ) -> EntryRefused | EntryUncertain:
         reason = str(failed("can't write", self._files, self._path(index), error))
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             return EntryRefused(index, reason)
         if writing is not None:
             writing.trouble = reason
@@ -254,7 +253,11 @@ class FileUnitLog(UnitLogStore):
         return groups[start.number :]
 
     def _groups_in(self, segment: int, cut: LogIndex | None = None) -> list[StoredEntry]:
-        """Return the whole groups of a segment, in order, none of them after `cut`."""
+        """Return the whole groups of a segment, in order, none of them after `cut`.
+
+        Raises:
+            StoreError: One of them is damaged, or the file could not be read.
+        """
         data = self._content(segment)
         found: list[StoredEntry] = []
         offset = 0
@@ -263,6 +266,8 @@ class FileUnitLog(UnitLogStore):
             try:
                 one = decode_entry(data, self._unit, self._key, offset=offset)
             except TornError as error:
+                if cut is not None:
+                    raise self._damaged(index, f"{error}, and the next segment follows it") from error
                 if self._has_later(data, offset, index):
                     raise self._damaged(index, f"{error}, and later groups are whole") from error
                 break

@@ -355,7 +355,7 @@ class ObjectUnitLog(UnitLogStore):
                 raise self._missing(index)
             found.append(one)
         for _ in range(_FOLLOWED_MAX if cut is None else 0):
-            # The owner may have gone on meanwhile, and a claimant must close the segment after its newest entry.
+            # The owner may have gone on meanwhile. A claimant must close the segment after its newest entry.
             one = self._in_own_file(LogIndex(start.segment, last + 1))
             if one is None:
                 break
