@@ -148,7 +148,7 @@ def with_body(body: bytes) -> bytes:
         [(10, bytes(16))],
         [(70, b"{")],
         [(70, b"[" * 100_000)],
-        [(70, b'{"type":"_GroupValues","splits":["a"],"positions":[],"sink":null}')],
+        [(70, b'{"type":"GroupValues","splits":["a"],"positions":[],"sink":null}')],
         [(70, b'{"type":"Part"}')],
         [(30, bytes(5))],
     ],

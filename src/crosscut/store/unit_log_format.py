@@ -116,14 +116,18 @@ class TornError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class _GroupValues:
+class GroupValues:
+    """The JSON of a group. The name stands in the log."""
+
     splits: tuple[str, ...]
     positions: JSON
     sink: JSON
 
 
 @dataclass(frozen=True, slots=True)
-class _SnapshotValues:
+class SnapshotValues:
+    """The JSON of a snapshot. The name stands in the log."""
+
     splits: tuple[str, ...]
     positions: JSON
     owed_segments: tuple[int, ...]
@@ -308,7 +312,7 @@ def _sections_of(entry: UnitEntry) -> dict[_Tag, bytes]:
     sections = {_Tag.CUT: _INDEX.pack(entry.cut.segment, entry.cut.number)}
     snapshot = entry.snapshot
     if snapshot is not None:
-        values = _SnapshotValues(
+        values = SnapshotValues(
             *_apart(snapshot.positions),
             tuple(index.segment for index, _ in snapshot.owed),
             tuple(index.number for index, _ in snapshot.owed),
@@ -328,7 +332,7 @@ def _sections_of(entry: UnitEntry) -> dict[_Tag, bytes]:
 def _group_values(content: GroupContent) -> bytes:
     if not content.positions and content.sink is None:
         return b""
-    return to_text(_GroupValues(*_apart(content.positions), content.sink)).encode("ascii")
+    return to_text(GroupValues(*_apart(content.positions), content.sink)).encode("ascii")
 
 
 def _apart(positions: tuple[tuple[str, JSON], ...]) -> tuple[tuple[str, ...], JSON]:
@@ -458,14 +462,14 @@ def _entry_of(
     elif kind is GroupCommitted:
         received, sent = section(_Tag.RECEIVED).numbers(), section(_Tag.SENT).records()
         tasks, stored = section(_Tag.TASKS).rest(), section(_Tag.VALUES)
-        group = _values(stored, _GroupValues) if stored.has_more else _GroupValues((), [], None)
+        group = _values(stored, GroupValues) if stored.has_more else GroupValues((), [], None)
         content = GroupContent(tasks, _together(group.splits, group.positions), group.sink)
         entry = GroupCommitted(incarnation, received, sent, content)
     else:
         cut = section(_Tag.CUT).index()
         snapshot = None
         if _Tag.SNAPSHOT in sections:
-            values = _values(section(_Tag.VALUES), _SnapshotValues)
+            values = _values(section(_Tag.VALUES), SnapshotValues)
             owed = _together(
                 tuple(map(LogIndex, values.owed_segments, values.owed_numbers)), values.owed_handles
             )
@@ -485,7 +489,7 @@ def _entry_of(
     return entry
 
 
-Value = TypeVar("Value", _GroupValues, _SnapshotValues)
+Value = TypeVar("Value", GroupValues, SnapshotValues)
 Key = TypeVar("Key")
 
 
