@@ -178,18 +178,17 @@ class UnitLogStore(ABC):
             raise self._damaged(
                 LogIndex(oldest, 0), f"it holds a snapshot of group {since}, which is after it"
             )
-        found: list[StoredEntry] = []
         begin = oldest if since is None else max(since.segment, self._first_segment)
+        for segment in range(begin, newest):
+            if segment not in heads and (since is None or segment > since.segment):
+                heads[segment] = self._head(segment)
+        found: list[StoredEntry] = []
         for segment in range(begin, newest + 1):
             start = LogIndex(segment, 0)
             if since is not None and segment == since.segment:
                 start = since
             else:
-                if segment not in heads:
-                    heads[segment] = self._head(segment)
                 found.append(heads[segment][0])
-            if segment + 1 <= newest and segment + 1 not in heads:
-                heads[segment + 1] = self._head(segment + 1)
             cut = heads[segment + 1][1].cut if segment < newest else None
             if cut is not None and cut.segment != segment:
                 raise self._damaged(LogIndex(segment + 1, 0), f"it cuts off segment {cut.segment}")
