@@ -182,7 +182,7 @@ class FileUnitLog(UnitLogStore):
             self._fdatasync(writing.descriptor)
             writing.is_sealed = self._is_sealed(index.segment)
         except OSError as error:
-            # After a failed fsync nobody knows what is on the disk, and the next one may call it a success.
+            # What is on the disk is unknown after a failed fsync, and the next one may report a success.
             writing.trouble = str(failed("can't make durable", self._files, self._path(index), error))
             return EntryUncertain(index, writing.trouble)
         if writing.is_sealed:

@@ -312,7 +312,7 @@ class UnitLogConformance:
         if isinstance(sleeper.store, FileUnitLog):
             more, _ = sleeper.machine.handle(events[0])
             events = [sleeper._answer(one) for one in more]
-        # Somebody newer takes over, compacts and deletes while it sleeps.
+        # A newer incarnation takes over, compacts and deletes while it sleeps.
         third, _ = claimed(self.open(), 3)
         third.append(2)
         third.compact(LogIndex(2, 1))
