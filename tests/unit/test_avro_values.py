@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import time as clock
 from collections.abc import Callable, Iterator
@@ -33,6 +34,10 @@ def registry() -> Iterator[cc.kafka.SchemaRegistry]:
 
 def of(kind: Any) -> Any:
     return {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
+
+
+def record(name: str, /, **fields: Any) -> Any:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
 
 
 def message(value: bytes | None) -> Message:
@@ -155,6 +160,9 @@ REFUSED: list[tuple[Any, Any]] = [
     ({"type": "array", "items": "string"}, "abc"),
     ({"type": "array", "items": "string"}, {"k": 1}),
     ({"type": "array", "items": "long"}, [1, 1.5]),
+    ({"type": "array", "items": "long"}, 5),
+    ({"type": "array", "items": "string"}, 5),
+    (["null", {"type": "array", "items": "long"}], 5),
     ({"type": "map", "values": "long"}, {"k": 1.5}),
     ({"type": "map", "values": "long"}, {1: 2}),
     ({"type": "map", "values": "long"}, [("k", 2)]),
@@ -164,7 +172,7 @@ REFUSED: list[tuple[Any, Any]] = [
     (DECIMAL, Decimal("NaN")),
     (DECIMAL, 1.5),
     (DATE, NOON),
-    (DATE, "2020-01-01"),
+    (DATE, "2020-01-32"),
     (TIME, time(1, 0, 0, 1)),
     (TIME, time(1, tzinfo=UTC)),
     (TIME_US, time(1, tzinfo=UTC)),
@@ -221,6 +229,11 @@ EXACT: list[tuple[Any, Any]] = [
     (["int", "long", "string", "boolean"], 2**40),
     (["int", "long", "string", "boolean"], True),
     (["null", {"type": "map", "values": "long"}, {"type": "array", "items": "long"}], [1]),
+    (["null", {"type": "array", "items": "long"}, "long"], 5),
+    (["null", {"type": "array", "items": "long"}, "string"], "x"),
+    ([DATE, "string"], "2020-01-01"),
+    (["null", record("Outer", a=[{"type": "array", "items": "long"}, "string"])], {"a": [1]}),
+    (["null", record("Outer", a=[{"type": "enum", "name": "E", "symbols": ["A"]}, "long"])], {"a": "A"}),
 ]  # fmt: skip
 
 
@@ -269,6 +282,137 @@ def test_branches_of_a_union_are_chosen_as_fastavro_does(registry: cc.kafka.Sche
         encode({"a": {"x": 1, "z": 2}})
 
 
+@pytest.mark.parametrize("kind", ["long", "string", ["null", "double"]], ids=str)
+def test_an_iterator_is_written_whole(registry: cc.kafka.SchemaRegistry, kind: Any) -> None:
+    given = ["a", "b"] if kind == "string" else [1, 2]
+    array = {"type": "array", "items": kind}
+    decode = registry.avro()
+    for schema in (of(array), of(["null", array])):
+        encode = registry.avro_encoder("s", schema)
+        assert decode(message(encode({"a": (one for one in given)}))) == {"a": given}
+        assert decode(message(encode({"a": dict.fromkeys(given).keys()}))) == {"a": given}
+    # Each type of a union may have to look at it.
+    with pytest.raises(ValueError, match=r"field a: no type of the union .* expected a list"):
+        registry.avro_encoder("s", of([array, "boolean"]))({"a": (one for one in given)})
+
+
+@pytest.mark.parametrize(
+    ("branches", "value"),
+    [
+        ([record("Full", id="long", name="string"), record("Short", id="long")], {"id": 1}),
+        ([record("A", id="string"), record("B", id="bytes")], {"id": b"x"}),
+        ([record("A", a="string", b="int"), record("B", a=["null", "string"], b="int")], {"a": None, "b": 1}),
+        ([{"type": "array", "items": "string"}, record("A", x="bytes")], {"x": b"x"}),
+        ([{"type": "map", "values": "string"}, record("A", x="bytes")], {"x": b"x"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_type_of_a_union_is_chosen_by_all_fields(
+    registry: cc.kafka.SchemaRegistry, branches: Any, value: Any
+) -> None:
+    data = registry.avro_encoder("s", of(branches))({"a": value})
+    assert data is not None
+    plain = io.BytesIO()
+    fastavro.schemaless_writer(plain, fastavro.parse_schema(of(branches)), {"a": value})
+    assert data[5:] == plain.getvalue()
+    assert registry.avro()(message(data)) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("branches", "reason"),
+    [
+        ([{"type": "array", "items": "long"}, {"type": "array", "items": "double"}], "two types array"),
+        (["long", ["null", "string"]], "a union within a union"),
+    ],
+)
+def test_unions_that_avro_does_not_allow_are_refused(
+    registry: cc.kafka.SchemaRegistry, branches: Any, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        registry.avro_encoder("s", of(branches))({"a": [1.5]})
+
+
+def test_iso_text_is_taken_for_a_date(registry: cc.kafka.SchemaRegistry) -> None:
+    for kind in (DATE, ["null", DATE]):
+        encode = registry.avro_encoder("s", of(kind))
+        assert registry.avro()(message(encode({"a": "2020-01-31"}))) == {"a": date(2020, 1, 31)}
+
+
+PLAIN = some.sampled_from(["null", "boolean", "long", "double", "string", "bytes"])
+NESTED = some.recursive(
+    PLAIN,
+    lambda inner: (
+        some.builds(lambda one: {"type": "array", "items": one}, inner)
+        | some.builds(lambda one: {"type": "map", "values": one}, inner)
+        | some.builds(lambda one: one if one == "null" or isinstance(one, list) else ["null", one], inner)
+        | some.builds(
+            lambda fields: {"type": "record", "fields": fields},
+            some.dictionaries(some.sampled_from("xyz"), some.tuples(inner, some.booleans()), max_size=3),
+        )
+    ),
+    max_leaves=4,
+)  # fmt: skip
+VALUES = some.recursive(
+    some.sampled_from([None, True, 0, 7, 1.5, "", "x", b"", b"x"]),
+    lambda inner: (
+        some.lists(inner, max_size=2) | some.dictionaries(some.sampled_from("xyz"), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+def named(schema: Any, counter: Iterator[int]) -> Any:
+    """Return a schema whose records have names."""
+    if isinstance(schema, list):
+        return [named(one, counter) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema["type"] == "record":
+        fields = [
+            {"name": name, "type": named(kind, counter)}
+            | ({"default": None} if has_default and isinstance(kind, list) else {})
+            for name, (kind, has_default) in schema["fields"].items()
+        ]
+        return {"type": "record", "name": f"R{next(counter)}", "fields": fields}
+    return {key: one if key == "type" else named(one, counter) for key, one in schema.items()}
+
+
+def is_same(read: Any, given: Any) -> bool:
+    if type(read) is not type(given):
+        return False
+    if isinstance(given, dict):
+        return given.keys() <= read.keys() and all(is_same(read[key], given[key]) for key in given)
+    if isinstance(given, list):
+        return len(read) == len(given) and all(map(is_same, read, given))
+    return bool(read == given)
+
+
+BRANCHES = some.lists(
+    NESTED.filter(lambda one: not isinstance(one, list)),
+    min_size=2,
+    max_size=4,
+    # Avro allows each type once, but any number of records.
+    unique_by=lambda one: one if isinstance(one, str) else one["type"] if "fields" not in one else str(one),
+)
+
+
+@given(BRANCHES, VALUES)
+def test_what_fastavro_writes_exactly_is_written_in_the_same_way(kinds: list[Any], value: Any) -> None:
+    counter = itertools.count()
+    try:
+        parsed = fastavro.parse_schema(of([named(kind, counter) for kind in kinds]))
+        plain = io.BytesIO()
+        fastavro.schemaless_writer(plain, parsed, {"a": value})
+    except (fastavro.schema.SchemaParseException, ValueError, TypeError):
+        # There is no type that holds it.
+        return
+    if not is_same(fastavro.schemaless_reader(io.BytesIO(plain.getvalue()), parsed, None), {"a": value}):
+        return
+    ours = io.BytesIO()
+    fastavro.schemaless_writer(ours, parsed, preparer(parsed)({"a": value}))
+    assert ours.getvalue() == plain.getvalue()
+
+
 def test_schemas_may_name_themselves(registry: cc.kafka.SchemaRegistry) -> None:
     fields = [{"name": "value", "type": "long"}, {"name": "next", "type": ["null", "Node"]}]
     encode = registry.avro_encoder("s", {"type": "record", "name": "Node", "fields": fields})
@@ -286,6 +430,16 @@ def test_a_logical_type_of_the_user_is_left_to_fastavro(
     )
     encode = registry.avro_encoder("s", of({"type": "long", "logicalType": "ms"}))
     assert registry.avro()(message(encode({"a": timedelta(seconds=7)}))) == {"a": 7}
+
+
+def test_functions_of_the_user_for_known_logical_types_are_used(
+    registry: cc.kafka.SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, readers = fastavro.write.LOGICAL_WRITERS, fastavro.read.LOGICAL_READERS
+    monkeypatch.setitem(writers, "bytes-decimal", lambda value, _: value.to_bytes(4, "big"))
+    monkeypatch.setitem(readers, "bytes-decimal", lambda data, *_: int.from_bytes(data, "big"))
+    encode = registry.avro_encoder("s", of({**DECIMAL, "precision": 5}))
+    assert registry.avro()(message(encode({"a": 1_234_567}))) == {"a": 1_234_567}
 
 
 def test_a_naive_time_does_not_depend_on_where_the_worker_is(

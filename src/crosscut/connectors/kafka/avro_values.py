@@ -7,7 +7,7 @@ where fastavro does not refuse by itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from numbers import Integral
@@ -38,14 +38,15 @@ Prepare = Callable[[Any], Any]
 def with_exact_readers(schema: Schema) -> Schema:
     """Return a schema, as JSON, changed so that fastavro reads it with the functions below."""
     known = required("fastavro.read", "avro").LOGICAL_READERS
-    for kind, read in _READERS.items():
+    ours = {kind: read for kind, read in _READERS.items() if _is_of_fastavro(known.get(kind))}
+    for kind, read in ours.items():
         base, _, logical = kind.partition("-")
         known[f"{base}-{_PREFIX}{logical}"] = read
     left = [schema]
     while left:
         one = left.pop()
         if isinstance(one, dict):
-            if f"{one.get('type')}-{one.get('logicalType')}" in _READERS:
+            if f"{one.get('type')}-{one.get('logicalType')}" in ours:
                 one["logicalType"] = _PREFIX + one["logicalType"]
             left += one.values()
         elif isinstance(one, list):
@@ -92,7 +93,34 @@ def preparer(schema: Schema) -> Prepare:
     Args:
         schema: As fastavro has parsed it.
     """
-    return _Preparers().of(schema)
+    prepare = _Preparers().of(schema)
+
+    def prepared(value: Any) -> Any:
+        try:
+            return prepare(value)
+        except _Refused as error:
+            raise ValueError(str(error)) from error
+
+    return prepared
+
+
+class _Refused(ValueError):
+    """A value that a type does not hold.
+
+    The message is made only if someone reads it: a union refuses most values for all of its types but one.
+    """
+
+    def __str__(self) -> str:
+        value, reason = self.args
+        return f"{shortened(value)} {reason}"
+
+
+class _RefusedField(_Refused):
+    """One whose field is refused."""
+
+    def __str__(self) -> str:
+        name, error = self.args
+        return f"field {name}: {error}"
 
 
 def _unchecked(value: Any) -> Any:
@@ -101,52 +129,66 @@ def _unchecked(value: Any) -> Any:
 
 
 def _unfit(value: Any, expected: str) -> ValueError:
-    return ValueError(f"{shortened(value)} is of type {type(value).__name__}: expected {expected}")
+    return _Refused(value, f"is of type {type(value).__name__}: expected {expected}")
 
 
 class _Preparers:
-    """Those of one schema, which may name types that it has defined before."""
+    """Those of one schema, which may name types that it has defined before.
+
+    fastavro refuses some values by itself, and those need no check. In a union every value is checked as a
+    whole, because what is refused decides which type of the union it has.
+    """
 
     def __init__(self) -> None:
-        self._named: dict[str, tuple[Schema, Prepare]] = {}
+        self._schemas: dict[str, Schema] = {}
+        self._made: dict[tuple[str, bool], Prepare] = {}
 
-    def of(self, schema: Schema) -> Prepare:
+    def of(self, schema: Schema, *, in_union: bool = False) -> Prepare:
+        """Return what prepares values of a schema.
+
+        Args:
+            in_union: It refuses every value that fastavro would refuse.
+        """
         if isinstance(schema, list):
-            return self._union(schema)
+            return self._union(schema, in_union=in_union)
         if isinstance(schema, str):
-            return self._named[schema][1] if schema in self._named else _PLAIN[schema]
+            if schema not in self._schemas:
+                return _PLAIN[schema]
+            made = self._made.get((schema, in_union))
+            return self.of(self._schemas[schema], in_union=in_union) if made is None else made
         kind = schema["type"]
         if isinstance(kind, dict | list):
-            return self.of(kind)
-        if logical := schema.get("logicalType"):
-            typed = f"{kind}-{logical}"
-            if typed in _LOGICAL:
-                return self._kept(schema, _LOGICAL[typed](schema))
-            if typed in required("fastavro.write", "avro").LOGICAL_WRITERS:
-                return self._kept(schema, _unchecked)
+            return self.of(kind, in_union=in_union)
+        if (write := _writer_of(schema)) is not None:
+            typed = f"{kind}-{schema['logicalType']}"
+            if typed in _LOGICAL and _is_of_fastavro(write):
+                prepare = _LOGICAL[typed](schema)
+                return self._kept(schema, _not_text(prepare) if in_union else prepare, in_union=in_union)
+            return self._kept(schema, _unchecked, in_union=in_union)
         match kind:
             case "record" | "error":
-                return self._record(schema)
+                return self._record(schema, in_union=in_union)
             case "array":
-                return _array(self.of(schema["items"]))
+                return _array(self.of(schema["items"], in_union=in_union), in_union=in_union)
             case "map":
-                return _map(self.of(schema["values"]))
+                return _map(self.of(schema["values"], in_union=in_union), in_union=in_union)
             case "enum":
-                return self._kept(schema, _enum(schema["symbols"]))
+                return self._kept(schema, _enum(schema["symbols"]), in_union=in_union)
             case "fixed":
-                return self._kept(schema, _fixed(schema["size"]))
+                return self._kept(schema, _fixed(schema["size"]), in_union=in_union)
             case _:
-                return self.of(kind)
+                return self.of(kind, in_union=in_union)
 
-    def _kept(self, schema: Schema, prepare: Prepare) -> Prepare:
+    def _kept(self, schema: Schema, prepare: Prepare, *, in_union: bool) -> Prepare:
         if "name" in schema:
-            self._named[schema["name"]] = schema, prepare
+            self._schemas[schema["name"]] = schema
+            self._made[schema["name"], in_union] = prepare
         return prepare
 
-    def _record(self, schema: Schema) -> Prepare:
+    def _record(self, schema: Schema, *, in_union: bool) -> Prepare:
         own_name = schema["name"]
         names = {field["name"] for field in schema["fields"]}
-        checked: list[tuple[str, Prepare]] = []
+        checked: list[tuple[str, Prepare, Any]] = []
 
         def check_extra(value: Mapping[Any, Any]) -> None:
             extra = value.keys() - names
@@ -164,9 +206,11 @@ class _Preparers:
             changed: dict[str, Any] | None = None
             name = ""
             try:
-                for name, of_field in checked:
+                for name, of_field, default in checked:
                     if name not in value:
-                        # Its default is written, or fastavro refuses.
+                        # fastavro writes the default, or refuses. In a union it passes to the next type.
+                        if in_union:
+                            of_field(default)
                         continue
                     given = value[name]
                     found = of_field(given)
@@ -174,25 +218,40 @@ class _Preparers:
                         changed = dict(value) if changed is None else changed
                         changed[name] = found
             except ValueError as error:
-                raise ValueError(f"field {name}: {error}") from error
+                raise _RefusedField(name, error) from error
             return value if changed is None else changed
 
-        self._kept(schema, prepare)
+        self._kept(schema, prepare, in_union=in_union)
         for field in schema["fields"]:
-            of_field = self.of(field["type"])
-            if of_field not in _REFUSED_BY_FASTAVRO:
-                checked.append((field["name"], of_field))
+            of_field = self.of(field["type"], in_union=in_union)
+            if in_union or of_field not in _REFUSED_BY_FASTAVRO:
+                checked.append((field["name"], of_field, field.get("default")))
         return prepare
 
-    def _union(self, schemas: list[Schema]) -> Prepare:
-        branches = [(self._branch_name(one), self._resolved(one), self.of(one)) for one in schemas]
-        others = [prepare for name, _, prepare in branches if name != "null"]
-        if _unchecked in others:
+    def _union(self, schemas: list[Schema], *, in_union: bool) -> Prepare:
+        if any(isinstance(one, list) for one in schemas):
+            raise ValueError("the schema has a union within a union, which Avro does not allow: make it one")
+        names = [self._branch_name(one) for one in schemas]
+        if len(set(names)) < len(names):
+            # fastavro takes such a schema, and the first of the types for both.
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the schema has a union with two types {twice}, which Avro does not allow")
+        others = [name for name in names if name != "null"]
+        is_choice = in_union or len(others) != 1
+        branches = [
+            (name, self.of(one, in_union=is_choice), self._resolved(one))
+            for name, one in zip(names, schemas, strict=True)
+        ]
+        if any(prepare is _unchecked for _, prepare, _ in branches):
             return _unchecked
-        if len(others) == 1:
-            (only,) = others
-            return only if only in _REFUSED_BY_FASTAVRO else _nullable(only, takes_none=len(branches) > 1)
-        return _chosen(branches)
+        if len(others) != 1:
+            return _chosen(
+                [(name, _kind_of(schema), _names_of(schema), made) for name, made, schema in branches]
+            )
+        (only,) = [(name, prepare) for name, prepare, _ in branches if name != "null"]
+        if not in_union and only[1] in _REFUSED_BY_FASTAVRO:
+            return only[1]
+        return _nullable(*only, takes_none=len(branches) > 1)
 
     def _branch_name(self, schema: Schema) -> str:
         """Return the name by which fastavro is told which branch a value is of."""
@@ -201,24 +260,67 @@ class _Preparers:
         return str(schema["name"] if schema["type"] in _NAMED else schema["type"])
 
     def _resolved(self, schema: Schema) -> Schema:
-        return self._named[schema][0] if isinstance(schema, str) and schema in self._named else schema
+        return self._schemas.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def _nullable(prepare: Prepare, *, takes_none: bool) -> Prepare:
+def _writer_of(schema: Schema) -> Any:
+    """Return the function by which fastavro writes values of a logical type, None if it knows none."""
+    typed = f"{schema['type']}-{schema.get('logicalType')}"
+    return required("fastavro.write", "avro").LOGICAL_WRITERS.get(typed)
+
+
+def _is_of_fastavro(function: Any) -> bool:
+    """Tell whether a function of a logical type is fastavro's, not one that the user has put in its place."""
+    return str(getattr(function, "__module__", "")).startswith("fastavro.")
+
+
+def _kind_of(schema: Schema) -> str:
+    return str(schema["type"] if isinstance(schema, dict) else schema)
+
+
+def _names_of(schema: Schema) -> frozenset[str]:
+    fields = schema["fields"] if _kind_of(schema) == "record" else ()
+    return frozenset(field["name"] for field in fields)
+
+
+def _not_text(prepare: Prepare) -> Prepare:
+    """Leave a text to another type of a union, which has one for texts if it is to hold any."""
+
+    def prepared(value: Any) -> Any:
+        found = prepare(value)
+        if isinstance(value, str) and not isinstance(found, str):
+            raise _unfit(value, f"a {type(found).__name__}")
+        return found
+
+    return prepared
+
+
+def _nullable(name: str, prepare: Prepare, *, takes_none: bool) -> Prepare:
     def nullable(value: Any) -> Any:
         if value is None and takes_none:
             return None
         if type(value) is tuple:
-            name, inner = value
-            return name, nullable(inner)
-        return prepare(value)
+            given, inner = value
+            return given, nullable(inner)
+        found = prepare(value)
+        # With the name fastavro does not look for a type: it would not know those that were chosen inside.
+        return value if found is value else (name, found)
 
     return nullable
 
 
-def _chosen(branches: list[tuple[str, Schema, Prepare]]) -> Prepare:
-    """Return what chooses the branch of a union as fastavro does, among those that hold a value exactly."""
-    by_name = {name: prepare for name, _, prepare in branches}
+def _chosen(branches: list[tuple[str, str, frozenset[str], Prepare]]) -> Prepare:
+    """Return what chooses the branch of a union as fastavro does, among those that hold a value exactly.
+
+    Args:
+        branches: The name, the type, the fields of a record, and what prepares values.
+    """
+    by_name = {name: prepare for name, _, _, prepare in branches}
+    # A shorter way to the branches of the most frequent values: a refusal takes time.
+    by_type = {
+        own: [one for one in branches if own in _TYPES.get(one[3], _SCALARS) and one[1] not in _CONTAINERS]
+        for own in _SCALARS
+    }
 
     def chosen(value: Any) -> Any:
         if type(value) is tuple:
@@ -226,18 +328,17 @@ def _chosen(branches: list[tuple[str, Schema, Prepare]]) -> Prepare:
             if name not in by_name:
                 raise ValueError(f"the union has no type {name!r}, only {', '.join(by_name)}")
             return name, by_name[name](inner)
-        reasons = []
+        errors = []
         found: tuple[str, Any] | None = None
         most_fields = -1
-        for name, schema, prepare in branches:
+        for name, kind, fields, prepare in by_type.get(type(value), branches):
             try:
                 prepared = prepare(value)
             except ValueError as error:
-                reasons.append(str(error))
+                errors.append(error)
                 continue
-            kind = schema["type"] if isinstance(schema, dict) else schema
-            if kind in ("record", "error"):
-                count = sum(field["name"] in value for field in schema["fields"])
+            if kind == "record":
+                count = len(fields & value.keys())
                 if count > most_fields:
                     found, most_fields = (name, prepared), count
             elif kind == "float" and "double" in by_name:
@@ -247,35 +348,47 @@ def _chosen(branches: list[tuple[str, Schema, Prepare]]) -> Prepare:
                 found = name, prepared
                 break
         if found is None:
-            raise ValueError(f"no type of the union holds it: {'; '.join(dict.fromkeys(reasons))}")
+            reasons = dict.fromkeys(map(str, errors)) or [str(_unfit(value, ", ".join(by_name)))]
+            raise ValueError(f"no type of the union holds it: {'; '.join(reasons)}")
         return None if found[0] == "null" else found
 
     return chosen
 
 
-def _array(of_item: Prepare) -> Prepare:
-    is_free = of_item in _REFUSED_BY_FASTAVRO
+def _array(of_item: Prepare, *, in_union: bool) -> Prepare:
+    is_free = not in_union and of_item in _REFUSED_BY_FASTAVRO
 
     def array(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            if is_free:
+                return value
+            found = list(map(of_item, value))
+            return value if all(map(is_, found, value)) else found
         if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
             # fastavro would write each character, or the keys.
             raise _unfit(value, "a list")
-        if is_free:
-            return value
-        found = list(map(of_item, value))
-        return value if all(map(is_, found, value)) else found
+        if in_union and isinstance(value, Iterator):
+            # Each type of the union is tried, and after the first one nothing would be left.
+            raise _unfit(value, "a list")
+        try:
+            items = iter(value)
+        except TypeError:
+            raise _unfit(value, "a list") from None
+        return list(map(of_item, items))
 
     return array
 
 
-def _map(of_value: Prepare) -> Prepare:
-    is_free = of_value in _REFUSED_BY_FASTAVRO
+def _map(of_value: Prepare, *, in_union: bool) -> Prepare:
+    is_free = not in_union and of_value in _REFUSED_BY_FASTAVRO
 
     def mapped(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise _unfit(value, "a dict")
         if is_free:
             return value
+        if in_union and not all(isinstance(key, str) for key in value):
+            raise _unfit(value, "a dict with keys of type str")
         found = list(map(of_value, value.values()))
         if all(map(is_, found, value.values())):
             return value
@@ -286,10 +399,11 @@ def _map(of_value: Prepare) -> Prepare:
 
 def _enum(symbols: Iterable[str]) -> Prepare:
     known = frozenset(symbols)
+    shown = f"{', '.join(sorted(known)):.200}"
 
     def enum(value: Any) -> Any:
         if not isinstance(value, str) or value not in known:
-            raise ValueError(f"{shortened(value)} is none of the symbols {', '.join(sorted(known)):.200}")
+            raise _Refused(value, f"is none of the symbols {shown}")
         return value
 
     return enum
@@ -300,7 +414,7 @@ def _fixed(size: int) -> Prepare:
         if not isinstance(value, bytes | bytearray | memoryview):
             raise _unfit(value, f"{size} bytes")
         if len(value) != size:
-            raise ValueError(f"{shortened(value)} has {len(value)} bytes: expected {size}")
+            raise _Refused(value, f"has {len(value)} bytes: expected {size}")
         return value
 
     return fixed
@@ -313,7 +427,7 @@ def _integer(kind: str, bits: int) -> Prepare:
         if type(value) is int:
             if least <= value <= most:
                 return value
-            raise ValueError(f"{shortened(value)} is beyond the {bits} bits of {kind}")
+            raise _Refused(value, f"is beyond the {bits} bits of {kind}")
         if isinstance(value, Integral) and not isinstance(value, bool):
             return integer(int(value))
         raise _unfit(value, f"an int, for {kind}")
@@ -383,6 +497,23 @@ _PLAIN: dict[str, Prepare] = {
     "string": _text,
 }
 
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+_TYPES: dict[Prepare, frozenset[type]] = {
+    _null: frozenset({type(None)}),
+    _boolean: frozenset({bool}),
+    _PLAIN["int"]: frozenset({int}),
+    _PLAIN["long"]: frozenset({int}),
+    _float: frozenset({int, float}),
+    _double: frozenset({int, float}),
+    _bytes: frozenset({bytes}),
+    _text: frozenset({str}),
+}
+"""Which of `_SCALARS` a type may hold."""
+
+_CONTAINERS = frozenset({"record", "error", "array", "map"})
+"""Kinds that hold none of `_SCALARS`."""
+
 _REFUSED_BY_FASTAVRO = frozenset({_text, _bytes, _unchecked})
 """Of types for which fastavro refuses other values, or about which nothing is known."""
 
@@ -421,7 +552,9 @@ def _date(_: Schema) -> Prepare:
     def day(value: Any) -> Any:
         if isinstance(value, datetime):
             raise ValueError(f"{value!r} has a time of day, for which a date has no room")
-        return value if isinstance(value, date) else _or_number(value, number, "a date")
+        if isinstance(value, str):
+            return date.fromisoformat(value)
+        return value if isinstance(value, date) else _or_number(value, number, "a date or its ISO text")
 
     return day
 
