@@ -144,7 +144,9 @@ REFUSED: list[tuple[Any, Any]] = [
     ("double", 2**60 + 1),
     ("double", "1.5"),
     ("double", True),
-    ("double", Decimal("0.1")),
+    ("double", Decimal("0.10000000000000000001")),
+    ("double", Decimal("1e999")),
+    ("float", Decimal("0.1")),
     ("double", 10**400),
     (["null", "double"], 2**60 + 1),
     ("boolean", 1),
@@ -330,6 +332,12 @@ def test_unions_that_avro_does_not_allow_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         registry.avro_encoder("s", of(branches))({"a": [1.5]})
+
+
+@pytest.mark.parametrize("value", [Decimal("0.1"), Decimal.from_float(0.1)])
+def test_a_decimal_that_a_double_holds_is_taken(registry: cc.kafka.SchemaRegistry, value: Decimal) -> None:
+    for kind in ("double", ["null", "double"], ["string", "double"]):
+        assert registry.avro()(message(registry.avro_encoder("s", of(kind))({"a": value}))) == {"a": 0.1}
 
 
 def test_iso_text_is_taken_for_a_date(registry: cc.kafka.SchemaRegistry) -> None:

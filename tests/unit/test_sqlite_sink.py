@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -36,6 +37,11 @@ def database(tmp_path: Path) -> Path:
 def query(database: Path, statement: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         return connection.execute(statement).fetchall()
+
+
+@dataclass
+class Place:
+    x: int
 
 
 def written(sink: cc.Sink, records: list[Any]) -> None:
@@ -108,7 +114,7 @@ def test_a_type_that_sqlite_would_make_numeric_is_mapped_or_refused(database: Pa
         ("text", True, "is of type bool: expected None, str"),
         ("varchar(9)", date(2020, 1, 1), "is of type date: expected None, str"),
         ("text", Decimal("1.10"), "is of type Decimal: expected None, str"),
-        ("text", UUID(int=7), "need a type that begins with"),
+        ("text", UUID(int=7), "such as columns={'at': 'datetime'}; convert others in row= of the sink"),
         ("text", {"a": 1}, "need a type that begins with"),
         ("text", [1], "need a type that begins with"),
         ("uuid", [1], "expected None, str, bytes, UUID"),
@@ -131,6 +137,7 @@ def test_a_value_that_its_column_would_change_or_not_take_is_refused(
     writer.close()
     ((_, found),) = letters
     assert reason in found
+    assert found.endswith(", column v")
     assert [row for (row,) in query(database, "select v from t")] == [None, "x"]
 
 
@@ -168,6 +175,7 @@ def test_values_that_columns_keep_come_back_as_they_are(database: Path) -> None:
         (Word.A, True, 1, Decimal(7), "123", date(2020, 1, 1), [1, "x"], "x"),
         ("", 5.0, None, 2.5, 1.5, time(1, 2), True, None),
         (None, Number.ONE, 1e300, None, 2**62, "2020-01-01", 7, None),
+        (None, None, None, Decimal.from_float(0.1), None, None, Place(1), None),
     ]
     written(cc.sqlite.sink(database, "t", columns), rows)
     assert query(database, "select * from t") == [
@@ -176,6 +184,7 @@ def test_values_that_columns_keep_come_back_as_they_are(database: Path) -> None:
         ("a", 1, 1.0, 7, "123", "2020-01-01", '[1,"x"]', "x"),
         ("", 5, None, 2.5, 1.5, "01:02:00", "true", None),
         (None, 1, 1e300, None, 2**62, "2020-01-01", "7", None),
+        (None, None, None, 0.1, None, None, '{"x":1}', None),
     ]  # fmt: skip
 
 

@@ -151,6 +151,11 @@ def _find_declared(kind: type) -> Declared | None:
 _declared = cast(Callable[[type], Declared | None], lru_cache(1_000)(_find_declared))
 
 
+def is_object(value: Any) -> bool:
+    """Tell whether a value is a dataclass, which JSON has as an object."""
+    return _declared(type(value)) is not None
+
+
 def _named(function: Callable[[Any], Returned], value: Any) -> Returned:
     try:
         return function(value)

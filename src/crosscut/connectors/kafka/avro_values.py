@@ -16,6 +16,7 @@ from reprlib import repr as shortened
 from typing import Any
 from uuid import UUID
 
+from crosscut.connectors.doubles import double_of
 from crosscut.connectors.extras import required
 
 DIGITS_MAX = 4_300
@@ -442,6 +443,10 @@ def _double(value: Any) -> Any:
         return float(value)
     if isinstance(value, bool | str | bytes):
         raise _unfit(value, "a float")
+    if isinstance(value, Decimal):
+        if (exact := double_of(value)) is None:
+            raise _Refused(value, "would be rounded to a double")
+        return exact
     try:
         found = float(value)
     except (TypeError, OverflowError) as error:

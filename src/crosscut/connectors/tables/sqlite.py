@@ -19,7 +19,7 @@ from crosscut.connectors.tables.sqlite_values import Affinity, affinity_of, mapp
 from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, check_key, tried
 from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, TableWriter, marker_of
 from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, SinkWriter
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, InternalError
 from crosscut.foundation.ids import CheckpointId
 from crosscut.foundation.suggestions import checks_options
 
@@ -145,7 +145,17 @@ class _Sqlite(Database):
                 [[store(value) for store, value in zip(storers, row, strict=True)] for row in rows]
             )
         except ValueError as error:
-            raise RowsRefused(str(error)) from error
+            raise RowsRefused(f"{error}, column {self._refusing_column(rows)}") from error
+
+    def _refusing_column(self, rows: Sequence[Row]) -> str:
+        """Return the column of the first value that can't be stored."""
+        for row in rows:
+            for name, store, value in zip(self._table.columns, self._storers, row, strict=True):
+                try:
+                    store(value)
+                except ValueError:
+                    return name
+        raise InternalError("a value was refused, and all are taken now")
 
     def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
         for row in _held(data, self._location):

@@ -12,7 +12,8 @@ from reprlib import repr as shortened
 from typing import Any
 from uuid import UUID
 
-from crosscut.connectors.files.json_values import json_text
+from crosscut.connectors.doubles import double_of
+from crosscut.connectors.files.json_values import is_object, json_text
 from crosscut.errors import ConnectorError
 
 BYTES = "$bytes"
@@ -109,7 +110,7 @@ def storer(affinity: Affinity, declared: str) -> Callable[[Any], Any]:
         return ValueError(
             f"{shortened(value)} is of type {type(value).__name__}: expected None, {kinds}{own} in a column "
             f"of type {declared!r}. Dates, UUIDs and JSON need a type that begins with 'date', 'time', "
-            f"'uuid' or 'json'"
+            f"'uuid' or 'json', such as columns={{'at': 'datetime'}}; convert others in row= of the sink"
         )
 
     def text(value: str) -> str:
@@ -140,12 +141,13 @@ def storer(affinity: Affinity, declared: str) -> Callable[[Any], Any]:
             raise ValueError(f"{value!r} is no number of SQLite")
         if value == value.to_integral_value() and abs(value) < 2**63:
             return number(int(value))
-        if Decimal(repr(float(value))) != value:
+        exact = double_of(value)
+        if exact is None:
             raise ValueError(
                 f"{value!r} would be rounded in a column of affinity {affinity.value}; write its text into "
                 f"a column of type 'text'"
             )
-        return float(value)
+        return exact
 
     def other(value: Any) -> Any:
         if isinstance(value, bytes | bytearray | memoryview):
@@ -161,7 +163,7 @@ def storer(affinity: Affinity, declared: str) -> Callable[[Any], Any]:
             return value.isoformat()
         if is_uuid and isinstance(value, UUID):
             return str(value)
-        if is_json and isinstance(value, dict | list | tuple):
+        if is_json and (isinstance(value, dict | list | tuple) or is_object(value)):
             return json_text(value)
         raise unfit(value)
 
