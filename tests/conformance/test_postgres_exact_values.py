@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
@@ -27,6 +28,11 @@ _numbers = count(1)
 MOMENT = datetime(2020, 1, 1, 5, 6, 7, 500_000)
 AWAY = timezone(timedelta(hours=-5))
 ID = UUID(int=7)
+
+
+@dataclass
+class Place:
+    x: int
 
 
 class Number(IntEnum):
@@ -60,7 +66,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("bigint", 1.0),
     ("bigint", Decimal("1.5")),
     ("integer[]", ["007"]),
-    ("integer[]", "{1}"),
+    ("integer[]", "{007}"),
+    ("integer[]", "{1 2}"),
     ("integer[]", [1, [2]]),
     ("text[]", [[], []]),
     ("double precision", 2**53 + 1),
@@ -68,6 +75,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("double precision", "1.00000000000000000001"),
     ("double precision", "1e999"),
     ("real", 2**24 + 1),
+    ("real", Decimal(2**24 + 1)),
+    ("real", "16777217"),
     ("real", 1e300),
     ("boolean", 1),
     ("boolean", "yes"),
@@ -77,7 +86,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("timestamp(0)[]", [MOMENT]),
     ("timestamp(0)", "2020-01-01 05:06:07.5"),
     ("timestamp", "2020-01-01 05:06:07+05"),
-    ("timestamp", "2020-01-01T05:06:07Z"),
+    ("timestamp", "2020-01-01T05:06:07.1234567Z"),
     ("timestamp", "1 January 2020"),
     ("timestamptz(0)", MOMENT.replace(tzinfo=UTC)),
     ("timestamptz", "2020-01-01 00:00:00"),
@@ -175,20 +184,44 @@ TEXTS: list[tuple[str, Any, Any]] = [
     ("numeric", "NaN", Decimal("NaN")),
     ("double precision", "1e3", 1000.0),
     ("double precision", "-Infinity", float("-inf")),
+    ("numeric", "1e-05", Decimal("0.00001")),
+    ("numeric", "1E+5", Decimal(100_000)),
+    ("double precision", "1.0E-5", 1e-5),
+    ("double precision", ".5", 0.5),
+    ("double precision", "0.10000000000000001", 0.1),
+    ("double precision", Decimal.from_float(0.1), 0.1),
+    ("real", "1e30", 1e30),
     ("boolean", "true", True),
+    ("boolean", "False", False),
     ("date", "2020-01-01", date(2020, 1, 1)),
+    ("date", datetime(2020, 1, 1), date(2020, 1, 1)),
+    ("time", "05:06", time(5, 6)),
     ("time", "05:06:07.5", time(5, 6, 7, 500_000)),
     ("timetz", "05:06:07-05", time(5, 6, 7, tzinfo=AWAY)),
     ("timestamp", "2020-01-01 05:06:07.5", MOMENT),
     ("timestamp", "2020-01-01T05:06:07.5", MOMENT),
+    ("timestamp", "2020-01-01", datetime(2020, 1, 1)),
+    ("timestamp", "2020-01-01T05:06", datetime(2020, 1, 1, 5, 6)),
+    ("timestamp", "2020-01-01T05:06:07.500000Z", MOMENT),
+    ("timestamp", "2020-01-01T05:06:07.500000000+00:00", MOMENT),
+    ("timestamp", "2020-01-01 05:06:07.123456000", MOMENT.replace(microsecond=123_456)),
+    ("timestamptz", "2020-01-01 05:06:07.5-0500", MOMENT.replace(tzinfo=AWAY)),
+    ("timestamptz", "2020-01-01 05:06:07.5+0000", MOMENT.replace(tzinfo=UTC)),
+    ("timestamptz", "2020-01-01T05:06Z", datetime(2020, 1, 1, 5, 6, tzinfo=UTC)),
     ("timestamptz", "2020-01-01 05:06:07.5-05", MOMENT.replace(tzinfo=AWAY)),
     ("timestamptz", "2020-01-01T05:06:07.500000Z", MOMENT.replace(tzinfo=UTC)),
     ("interval", "1 day 02:00:00", timedelta(days=1, hours=2)),
     ("uuid", str(ID), ID),
     ("jsonb", '{"a": 1}', {"a": 1}),
     ("json", "1", 1),
+    ("jsonb", Place(1), {"x": 1}),
+    ("jsonb[]", '{"{\\"x\\": 1}"}', [{"x": 1}]),
+    ("mood[]", "{happy,sad}", "{happy,sad}"),
+    ("price[]", "{0.01,NULL}", "{0.01,NULL}"),
+    ("integer[]", "{{1,2},{3,4}}", [[1, 2], [3, 4]]),
+    ("timestamp[]", '{"2020-01-01 05:06:07.5"}', [MOMENT]),
 ]
-"""Texts as Postgres writes values, which are not ambiguous."""
+"""Read as another value of Python: most are texts as Postgres writes values, which are not ambiguous."""
 
 
 @pytest.fixture(scope="module")

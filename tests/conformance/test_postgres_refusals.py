@@ -63,7 +63,7 @@ def written(sink: cc.Sink, records: list[Any]) -> list[tuple[Any, str]]:
 
 CASES: dict[str, tuple[str, Any, str]] = {
     "type": ("v inet", "x", "invalid input syntax for type inet: \"x\", column v"),
-    "text of a number": ("v integer", "x", "the text 'x' is not as Postgres writes .* integer, column v"),
+    "text of a number": ("v integer", "x", "the text 'x' is not as Postgres writes .* integer; .*, column v"),
     "range": ("v smallint", 40_000, "out of range for type smallint, column v"),
     "length": ("v varchar(3)", "four", r"value too long for type character varying\(3\), column v"),
     "not null": ("v text not null", None, "null value in column \"v\".*, column v"),
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, Any, str]] = {
     ),
     "json": ("v jsonb", {"a": [float("nan")]}, "it holds NaN or infinity"),
     "json keys": ("v jsonb", {1: "a", "1": "b"}, "keys become the same text"),
-    "type of Python": ("v text", {1}, "is of type set: expected None or str, column v"),
+    "type of Python": ("v text", {1}, "is of type set: expected None or str; .*, column v"),
     "array": ("v inet[]", ["x"], "invalid input syntax for type inet"),
     "array of numbers": ("v integer[]", ["x"], "the text 'x' is not as Postgres writes"),
 }  # fmt: skip

@@ -10,15 +10,18 @@ import re
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import index
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, SupportsIndex
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from crosscut.connectors.files.json_values import json_text
+from crosscut.connectors.doubles import double_of
+from crosscut.connectors.files.json_values import is_object, json_text
 
 Scalar = Callable[[Any], str]
 """Returns a value that is not None as text; raises ValueError, with the reason, if it would be changed."""
@@ -31,17 +34,21 @@ _FRACTION_DIGITS = 6
 _MINUTE, _HOUR, _SECOND = 1 << 11, 1 << 10, 1 << 12
 """Fields of an interval, as its modifier has them."""
 
+_NUMBERS = frozenset(["integer", "numeric", "double precision"])
+
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?|NaN|-?Infinity")
-_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?")
+# Of more digits of an exponent no decimal could be made.
+_FLOAT = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,6})?")
+_NUMBER = re.compile(_FLOAT.pattern + "|NaN|-?Infinity")
 _DAY = r"[0-9]{4,}-[0-9]{2}-[0-9]{2}"
-_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.(?P<fraction>[0-9]{1,6}))?"
-_OFFSET = r"([+-][0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?|Z)"
+_HOUR_TO_SECOND = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.(?P<fraction>[0-9]{1,6})0*)?)?"
+_TIME_OF_DAY = rf"({_HOUR_TO_SECOND}|24:00:00)"
+_OFFSET = r"(?P<offset>[+-][0-9]{2}(:?[0-9]{2}(:?[0-9]{2})?)?|Z)"
 _DATE = re.compile(rf"{_DAY}( BC)?|-?infinity")
-_TIME = re.compile(_CLOCK)
-_TIME_WITH_ZONE = re.compile(_CLOCK + _OFFSET)
-_TIMESTAMP = re.compile(rf"{_DAY}[ T]{_CLOCK}( BC)?|-?infinity")
-_TIMESTAMP_WITH_ZONE = re.compile(rf"{_DAY}[ T]{_CLOCK}{_OFFSET}( BC)?|-?infinity")
+_TIME = re.compile(_TIME_OF_DAY)
+_TIME_WITH_ZONE = re.compile(_TIME_OF_DAY + _OFFSET)
+_TIMESTAMP = re.compile(rf"{_DAY}([ T]{_HOUR_TO_SECOND}{_OFFSET}?)?( BC)?|-?infinity")
+_TIMESTAMP_WITH_ZONE = re.compile(rf"{_DAY}[ T]{_HOUR_TO_SECOND}{_OFFSET}( BC)?|-?infinity")
 _TOO_FINE = re.compile(r"\.[0-9]{7}")
 
 
@@ -112,7 +119,7 @@ def scalar_of(column: ColumnType, zone: ZoneInfo | None) -> tuple[Scalar, bool]:
         case '"char"':
             return _text_of(lambda text: len(text.encode()) > 1, "is too long"), False
         case _:
-            return (checked_text if column.category in ("S", "E") else _other), False
+            return (checked_text if column.category in ("S", "E") else other_text), False
 
 
 def whole_text_length(column: ColumnType, scalar: Scalar) -> int:
@@ -132,18 +139,38 @@ def checked_text(value: Any) -> str:
 
 
 def _unfit(value: Any, expected: str) -> ValueError:
-    return ValueError(f"{shortened(value)} is of type {type(value).__name__}: expected None or {expected}")
+    return ValueError(
+        f"{shortened(value)} is of type {type(value).__name__}: expected None or {expected}; convert it in "
+        f"row= of the sink"
+    )
 
 
 def _changed(value: Any, kind: str) -> ValueError:
-    return ValueError(f"{shortened(value)} would be changed by a column of type {kind}")
+    return ValueError(
+        f"{shortened(value)} would be changed by a column of type {kind}; round it in row= of the sink, or "
+        f"make the column numeric"
+    )
 
 
 def _matched(value: str, pattern: re.Pattern[str], kind: str) -> re.Match[str]:
     found = pattern.fullmatch(value)
     if found is None:
-        raise ValueError(f"the text {shortened(value)} is not as Postgres writes a value of type {kind}")
+        own = "a number" if kind in _NUMBERS else f"a {kind.partition(' ')[0]}"
+        raise ValueError(
+            f"the text {shortened(value)} is not as Postgres writes a value of type {kind}; give {own}, or "
+            f"the text as Postgres writes it"
+        )
     return found
+
+
+def _index(value: Any) -> int | None:
+    """Return the integer that a value is, None if it is none. A bool is none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    # An enum is its number, whatever it calls itself.
+    with suppress(TypeError):
+        return int(index(value))
+    return None
 
 
 def _text_of(is_changed: Callable[[str], bool], reason: str) -> Scalar:
@@ -172,9 +199,8 @@ def _varying(modifier: int) -> Scalar:
 def _integer(value: Any) -> str:
     if type(value) is int:
         return repr(value)
-    # An enum is its number, whatever it calls itself.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int.__repr__(value)
+    if (number := _index(value)) is not None:
+        return repr(number)
     if isinstance(value, str):
         return _matched(value, _INTEGER, "integer")[0]
     if isinstance(value, Decimal):
@@ -195,10 +221,10 @@ def _numeric(modifier: int) -> Scalar:
             number = value
         elif isinstance(value, float):
             number = Decimal(float.__repr__(value))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            number = Decimal(int(value))
         elif isinstance(value, str):
             number = Decimal(_matched(value, _NUMBER, "numeric")[0])
+        elif (whole := _index(value)) is not None:
+            number = Decimal(whole)
         else:
             raise _unfit(value, "int, Decimal, float or the text of a number")
         if number and number.is_finite():
@@ -214,35 +240,51 @@ def _numeric(modifier: int) -> Scalar:
 def _double(value: Any) -> str:
     if isinstance(value, float):
         return float.__repr__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if int(float(value)) != value:
+    if (whole := _index(value)) is not None:
+        if int(float(whole)) != whole:
             raise _changed(value, "double precision")
-        return int.__repr__(value)
+        return repr(whole)
     if isinstance(value, str):
         if value in ("NaN", "Infinity", "-Infinity"):
             return value
         number = Decimal(_matched(value, _FLOAT, "double precision")[0])
+        # Many programs write a double with 17 digits, whatever it needs.
+        if Decimal(f"{float(number):.17g}") == number:
+            return str(number)
     elif isinstance(value, Decimal):
         number = value
     else:
         raise _unfit(value, "float, int, Decimal or the text of a number")
-    if number.is_finite() and Decimal(repr(float(number))) != number:
+    if number.is_finite() and double_of(number) is None:
         raise _changed(value, "double precision")
     return str(number)
 
 
 def _real(value: Any) -> str:
     text = _double(value)
-    # A float is rounded, which is what the type is for.
-    if isinstance(value, int) and struct.unpack("<f", struct.pack("<f", value)) != (value,):
-        raise _changed(value, "real")
+    # A fraction is rounded, which is what the type is for, and so is any float.
+    if not isinstance(value, float):
+        number = Decimal(text)
+        if number.is_finite() and number == number.to_integral_value() and not _is_single(number):
+            raise _changed(value, "real")
     return text
+
+
+def _is_single(number: Decimal) -> bool:
+    """Tell whether a number is a float of 32 bits, or as one is written with the digits that it needs."""
+    try:
+        (single,) = struct.unpack("<f", struct.pack("<f", number))
+    except OverflowError:
+        return False
+    return any(
+        Decimal(text) == number for text in (single, *(f"{single:.{digits}g}" for digits in (6, 7, 8, 9)))
+    )
 
 
 def _boolean(value: Any) -> str:
     if value is True or value is False:
         return "t" if value else "f"
-    if isinstance(value, str) and value in ("t", "f", "true", "false"):
+    if isinstance(value, str) and value in ("t", "f", "true", "false", "True", "False"):
         return str.__str__(value)
     raise _unfit(value, "bool, or the text 't', 'f', 'true' or 'false'")
 
@@ -264,17 +306,27 @@ def _json(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return checked_text(value)
-    raise _unfit(value, "a dict, list, number, bool, or the text of JSON")
+    if is_object(value):
+        return json_text(value)
+    raise _unfit(value, "a dict, list, dataclass, number, bool, or the text of JSON")
 
 
-def _other(value: Any) -> str:
+def other_text(value: Any) -> str:
     """Write a value of a type that has a text only."""
-    return json_text(value) if isinstance(value, dict | list | tuple) else checked_text(value)
+    if isinstance(value, dict | list | tuple) or is_object(value):
+        return json_text(value)
+    return checked_text(value)
 
 
 def _date(value: Any) -> str:
     if isinstance(value, datetime):
-        raise ValueError(f"{value!r} has a time of day, for which a column of type date has no room")
+        # Midnight without a zone is how many libraries give a day.
+        if value.tzinfo is not None or value.time() != time() or getattr(value, "nanosecond", 0):
+            raise ValueError(
+                f"{value!r} has a time of day or a zone, for which a column of type date has no room; write "
+                f"its date()"
+            )
+        value = value.date()
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str):
@@ -289,6 +341,7 @@ def _unit(precision: int) -> int:
 
 def _clock_text(value: str, pattern: re.Pattern[str], kind: str, unit: int) -> str:
     found = _matched(value, pattern, kind)
+    # Beyond six digits the pattern takes zeros only.
     if int((found["fraction"] or "").ljust(_FRACTION_DIGITS, "0")) % unit:
         raise ValueError(f"the text {shortened(value)} would be rounded by the precision of the column")
     return found[0]
@@ -341,10 +394,23 @@ def _timestamp(modifier: int, zone: ZoneInfo | None) -> Scalar:
         if isinstance(value, date):
             return value.isoformat()
         if isinstance(value, str):
-            return _clock_text(value, _TIMESTAMP, "timestamp", unit)
+            text = _clock_text(value, _TIMESTAMP, "timestamp", unit)
+            if _matched(value, _TIMESTAMP, "timestamp")["offset"] is None:
+                return text
+            # The server would leave the offset out.
+            return timestamp(_moment(value))
         raise _unfit(value, "a datetime or date")
 
     return timestamp
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"the text {shortened(text)} has an offset from UTC, and the column has none; write it without"
+        ) from error
 
 
 def _timestamp_with_zone(modifier: int, zone: ZoneInfo | None) -> Scalar:

@@ -16,7 +16,7 @@ from crosscut.connectors.tables.rows import Table, quoted
 from crosscut.connectors.tables.trial import Row, RowsRefused, Tried, check_key, tried
 from crosscut.connectors.tables.writer import MARKER_COLUMNS, Database, Session, marker_of
 from crosscut.contracts.connectors import CommittedOutput, SinkContext
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, InternalError
 from crosscut.foundation.ids import CheckpointId
 
 CONNECT_TIMEOUT_S = 15
@@ -116,7 +116,7 @@ class PostgresDatabase(Database):
                     text(value).encode()
                 except (ValueError, OverflowError):
                     return name
-        raise AssertionError("a value was refused")
+        raise InternalError("a value was refused, and all are taken now")
 
     def decoded(self, data: bytes) -> Iterator[Mapping[str, Any]]:
         for line in lines_of(data):
