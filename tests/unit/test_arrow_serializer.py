@@ -35,6 +35,18 @@ def through(kind: Any, value: Any) -> Any:
         (pyarrow.timestamp("us", tz="UTC"), MIDDAY, "has no time zone"),
         (pyarrow.time64("us"), time(1, tzinfo=UTC), "has a time zone"),
         (pyarrow.duration("ms"), timedelta(microseconds=1), "is no whole number of ms"),
+        (pyarrow.list_(pyarrow.string()), "abc", "is no list"),
+        (pyarrow.list_(pyarrow.int64()), b"abc", "is no list"),
+        (pyarrow.list_(pyarrow.int64()), 5, "is no list"),
+        (pyarrow.list_view(pyarrow.int64()), [1.5], "is no int"),
+        (pyarrow.large_list_view(pyarrow.int64()), [1.5], "is no int"),
+        (pyarrow.string(), b"x", "is no str"),
+        (pyarrow.large_string(), b"x", "is no str"),
+        (pyarrow.binary(), "x", "is no bytes"),
+        (pyarrow.binary(2), "ab", "is no bytes"),
+        (pyarrow.float64(), True, "is a bool"),
+        (pyarrow.list_(pyarrow.float32()), [True], "is a bool"),
+        (STRUCT, (1.5,), "is no int"),
     ],
 )
 def test_a_value_that_would_come_back_as_another_one_is_refused(kind: Any, value: Any, reason: str) -> None:
@@ -48,6 +60,9 @@ def test_a_value_that_would_come_back_as_another_one_is_refused(kind: Any, value
         (pyarrow.int64(), 1),
         (pyarrow.int64(), None),
         (pyarrow.float64(), 1.5),
+        (pyarrow.list_view(pyarrow.int64()), [1, None]),
+        (pyarrow.string(), "x"),
+        (pyarrow.binary(), b"x"),
         (pyarrow.list_(STRUCT), [{"a": 1}, {"a": None}, None]),
         (pyarrow.date32(), date(2020, 1, 1)),
         (pyarrow.timestamp("us"), MIDDAY.replace(microsecond=7)),
@@ -56,6 +71,19 @@ def test_a_value_that_would_come_back_as_another_one_is_refused(kind: Any, value
 )
 def test_any_other_value_comes_back(kind: Any, value: Any) -> None:
     assert through(kind, value) == value
+
+
+class Index:
+    """As an integer of numpy."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+def test_values_of_other_types_that_mean_the_same_are_taken() -> None:
+    assert through(pyarrow.int64(), Index()) == 7
+    assert through(pyarrow.timestamp("ms"), 5) == datetime(1970, 1, 1, microsecond=5_000)
+    assert through(pyarrow.list_(pyarrow.int64()), (1, 2)) == [1, 2]
 
 
 def test_a_field_that_is_missing_comes_back_as_none() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_BYTES = (bytes, bytearray, memoryview)
+_NO_LISTS = (str, *_BYTES, Mapping)
+_TEXTS = frozenset({"string", "large_string", "string_view"})
+_BINARIES = frozenset({"binary", "large_binary", "binary_view"})
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
 
@@ -18,8 +22,17 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
     found = [value for value in values if value is not None]
     if types.is_integer(kind):
         # pyarrow cuts fractions off. Most often a look at the types is enough.
-        if not {int}.issuperset(map(type, found)):
-            _refuse(found, kind, lambda value: not isinstance(value, int), "is no int")
+        if _has_others(found, int):
+            _refuse(found, kind, lambda value: not hasattr(value, "__index__"), "is no int")
+    elif types.is_floating(kind):
+        if _has_others(found, float):
+            _refuse(found, kind, lambda value: isinstance(value, bool), "is a bool")
+    elif str(kind) in _TEXTS:
+        if _has_others(found, str):
+            _refuse(found, kind, lambda value: isinstance(value, _BYTES), "is no str")
+    elif str(kind) in _BINARIES or types.is_fixed_size_binary(kind):
+        if _has_others(found, bytes):
+            _refuse(found, kind, lambda value: isinstance(value, str), "is no bytes")
     elif types.is_timestamp(kind):
         # A time without a zone would be taken for UTC, and one with a zone lose it.
         has_zone, grain = kind.tz is not None, _MICROSECONDS[kind.unit]
@@ -30,7 +43,10 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
             "has no time zone" if has_zone else "has a time zone",
         )
         _refuse(
-            found, kind, lambda value: value.microsecond % grain != 0, f"is no whole number of {kind.unit}"
+            found,
+            kind,
+            lambda value: getattr(value, "microsecond", 0) % grain != 0,
+            f"is no whole number of {kind.unit}",
         )
     elif types.is_date(kind):
         _refuse(found, kind, _has_time, "has a time of the day")
@@ -53,7 +69,14 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
             lambda value: isinstance(value, Mapping) and not value.keys() <= names,
             f"has other fields than {', '.join(sorted(names))}",
         )
-        rows = [value for value in found if isinstance(value, Mapping)]
+        rows = [
+            # pyarrow also takes the values by position, and pairs.
+            dict(zip([field.name for field in kind], value, strict=False))
+            if isinstance(value, tuple)
+            else value
+            for value in found
+            if isinstance(value, Mapping | tuple)
+        ]
         for field in kind:
             _check_inner(arrow, [row.get(field.name) for row in rows], field)
 
@@ -62,8 +85,20 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
         check_values(arrow, [key for key, _ in pairs], kind.key_type)
         _check_inner(arrow, [item for _, item in pairs], kind.item_field)
 
-    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    elif getattr(kind, "value_field", None) is not None:
+        # Of texts and bytes pyarrow would take each character.
+        if _has_others(found, list):
+            _refuse(
+                found,
+                kind,
+                lambda value: isinstance(value, _NO_LISTS) or not isinstance(value, Iterable),
+                "is no list",
+            )
         _check_inner(arrow, [item for value in found for item in value], kind.value_field)
+
+
+def _has_others(values: list[Any], usual: type) -> bool:
+    return not {usual}.issuperset(map(type, values))
 
 
 # Operators use serializers, and the core may not import what has a clock; so dates are told by their methods.
