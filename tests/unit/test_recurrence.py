@@ -53,6 +53,16 @@ class Opened:
         return self.service["token"]
 
 
+class OpenedByThis:
+    """The same, with another name for itself."""
+
+    def __init__(this) -> None:
+        this.service: dict[str, str] = {}
+
+    def open(this) -> str:
+        return this.service["token"]
+
+
 def looked_up(name: str, rows: dict[str, str] = Table.rows) -> str:
     return rows[name]
 
@@ -117,6 +127,13 @@ def importing(record: Any) -> Any:
     return colors.__dict__[record["user"]]
 
 
+def made() -> Callable[[Any], Any]:
+    def of_user(record: Any) -> Any:
+        return record["usr"]
+
+    return of_user
+
+
 DICT = {"user": "a", "page": "{}"}
 CERTAIN: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda record: record["usr"], DICT),
@@ -129,6 +146,7 @@ CERTAIN: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda record: 1 // record, 0),
     (page_and_user, DICT),
     (one_by_one, DICT),
+    (made(), DICT),
 ]
 PERHAPS_NOT: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda record: record[COLUMN], DICT),
@@ -154,6 +172,9 @@ PERHAPS_NOT: list[tuple[Callable[[Any], Any], Any]] = [
     (remembered, DICT),
     (too_long, DICT),
     (Opened.open, Opened()),
+    (OpenedByThis.open, OpenedByThis()),
+    (lambda record: record[hash(record["user"])], DICT),
+    (lambda record: record[id(record)], DICT),
     (SERVICE.__getitem__, "a"),
 ]
 

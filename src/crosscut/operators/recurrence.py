@@ -13,9 +13,12 @@ from types import FrameType
 from crosscut.foundation.user_files import is_user_code
 
 _LOOKS_OUTSIDE = frozenset(
-    {"__import__", "compile", "eval", "exec", "globals", "input", "locals", "open", "vars"}
+    {"__import__", "compile", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars"}
 )
-"""Built-in functions by which a function may learn something that is not in its record."""
+"""Built-in functions by which a function may learn something that is not in its record.
+
+Of `hash` and `id` each process has its own.
+"""
 
 _MEMBERS = ("__getattr__", "__getattribute__", "__getitem__")
 
@@ -62,7 +65,8 @@ def _uses_only_its_record(frame: FrameType, around: tuple[str, ...]) -> bool:
     if code.co_argcount != 1 or code.co_kwonlyargcount or takes_any_number:
         return False
     # A method without another argument, such as `open`, takes no record.
-    if code.co_varnames[0] == "self":
+    around_it = code.co_qualname.rpartition(".")[0]
+    if around_it and not around_it.endswith("<locals>"):
         return False
     if not set(code.co_freevars) <= set(around):
         return False
