@@ -218,14 +218,16 @@ class PostgresJudge(Judge):
 
     def new(self) -> list[Count]:
         # Nothing says which rows are new, so they are counted, and judged at the end.
-        columns = '"key", "count", total' if self.is_over else "count(*)"
+        # The job may end meanwhile: what was asked for decides how the answer is read.
+        is_over = self.is_over
+        columns = '"key", "count", total' if is_over else "count(*)"
         try:
             with psycopg.connect(self._server.conninfo, connect_timeout=5) as connection:
                 rows = connection.execute(f"select {columns} from counts").fetchall()
         except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
             return []
-        self.read = 0 if self.is_over else rows[0][0]
-        return rows if self.is_over else []
+        self.read = 0 if is_over else rows[0][0]
+        return rows if is_over else []
 
 
 class FilesJudge(Judge):
