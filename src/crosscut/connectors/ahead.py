@@ -22,10 +22,10 @@ BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
 _NO_RECORD: Any = object()
 _IDLE_MS = 2.0
-"""Between two looks, where the reader can't be woken up when data arrives."""
+"""Between two looks, where the task that reads can't be woken up when data arrives."""
 
 _WOKEN_MS = 100.0
-"""The same where somebody can. Only who is asked can be found to have fallen idle."""
+"""The same where it can be woken up. It still has to look, to find that a split has fallen idle."""
 
 _BETWEEN_S = 0.001
 """Between two wake-ups, at least: what comes in between is read together."""

@@ -32,7 +32,8 @@ class Batch:
             consumer needs only keys; that identity survives the wire and halves the work.
         timestamps: With event time: `timestamps[i]` is when `records[i]` happened, in ms since 1970.
         watermark: No record older than this will come after these. None: nothing new.
-        idle: Whether to wait for no next watermark, for a while. None: nothing new.
+        idle: Whether consumers must not wait for the next watermark until there is news again. None: nothing
+            new.
         mark: Follows the records, as the news does, but for that it is never kept: what is written to disk or
             into a snapshot has none. Of two that meet the older one stays.
         input: Which input of its vertex it came on; set where it is delivered, and nowhere else.

@@ -165,7 +165,7 @@ def _same(record: Any) -> Any:
 
 
 def _ignored(record: Any) -> None:
-    """It has not been asked for."""
+    """Do nothing with a record, in place of a function whose effects the backfill does not want."""
 
 
 def unread_rows(checkpoint: CheckpointCompleted) -> int:

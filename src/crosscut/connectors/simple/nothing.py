@@ -60,7 +60,7 @@ class _Discarder(SinkWriter):
         """Attempts have nothing to share."""
 
     def write(self, records: list[Any]) -> None:
-        """It has no records to acknowledge."""
+        """Discard the records: the flow of a backfill does not ask for them."""
 
     def rotate(self, checkpoint_id: CheckpointId) -> None:
         """Nothing was written."""
