@@ -126,7 +126,9 @@ REFUSED: list[tuple[str, Any]] = [
     ("bytea", "abc\\101"),
     ("jsonb", ID),
     ("jsonb", float("nan")),
-    ("money", 1.5),
+    ("money", 1.005),
+    ("money", "1.005"),
+    ("money", Decimal("0.001")),
     ("inet", 5),
 ]
 
@@ -216,6 +218,10 @@ TEXTS: list[tuple[str, Any, Any]] = [
     ("json", "1", 1),
     ("jsonb", Place(1), {"x": 1}),
     ("jsonb[]", '{"{\\"x\\": 1}"}', [{"x": 1}]),
+    ("money", Decimal("1.50"), "$1.50"),
+    ("money", 2, "$2.00"),
+    ("money", "$1,234.50", "$1,234.50"),
+    ("money[]", [Decimal("-1.50")], "{-$1.50}"),
     ("mood[]", "{happy,sad}", "{happy,sad}"),
     ("price[]", "{0.01,NULL}", "{0.01,NULL}"),
     ("integer[]", "{{1,2},{3,4}}", [[1, 2], [3, 4]]),

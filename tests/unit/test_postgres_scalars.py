@@ -38,6 +38,9 @@ AWAY = timezone(timedelta(hours=-5))
 class Index:
     """As an integer of numpy."""
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
     def __index__(self) -> int:
         return 7
 
@@ -187,6 +190,26 @@ def test_an_array_is_taken_as_postgres_writes_it(kind: str, value: Any, text: st
 def test_any_other_array_is_refused(kind: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r".{8}"):
         written(kind, value)
+
+
+def test_money_is_a_number_with_two_digits_after_the_point() -> None:
+    money = texter(ColumnType("money", "", "N", has_point=True), None)
+    for value, text in (
+        (Decimal("1.50"), "1.50"),
+        (Decimal("1E+2"), "100"),
+        (-7, "-7"),
+        (1.5, "1.5"),
+        ("1.50", "1.50"),
+        ("$1,234.50", "$1,234.50"),
+    ):
+        assert money(value) == text
+    for value in (Decimal("1.005"), 1.005, "1.005", "$1.005", True):
+        with pytest.raises(ValueError, match=r"more than 2 digits|is of type bool"):
+            money(value)
+    elsewhere = texter(ColumnType("money", "", "N"), None)
+    assert elsewhere("1,50 €") == "1,50 €"
+    with pytest.raises(ValueError, match="is of type Decimal"):
+        elsewhere(Decimal("1.50"))
 
 
 def test_a_refusal_says_what_to_do() -> None:

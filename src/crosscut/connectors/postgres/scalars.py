@@ -49,6 +49,7 @@ _TIME = re.compile(_TIME_OF_DAY)
 _TIME_WITH_ZONE = re.compile(_TIME_OF_DAY + _OFFSET)
 _TIMESTAMP = re.compile(rf"{_DAY}([ T]{_HOUR_TO_SECOND}{_OFFSET}?)?( BC)?|-?infinity")
 _TIMESTAMP_WITH_ZONE = re.compile(rf"{_DAY}[ T]{_HOUR_TO_SECOND}{_OFFSET}( BC)?|-?infinity")
+_TOO_FINE_MONEY = re.compile(r"\.[0-9]{3}")
 _TOO_FINE = re.compile(r"\.[0-9]{7}")
 
 
@@ -61,12 +62,14 @@ class ColumnType:
         element: Of an array, the type of what is in it; else "".
         category: As `pg_type` has it, of an array that of what is in it.
         modifier: As `pg_attribute` has it: precision, scale, length. -1: none.
+        has_point: Of money, whether the session writes cents after a point. Else "1.50" may be 150.
     """
 
     name: str
     element: str = ""
     category: str = ""
     modifier: int = -1
+    has_point: bool = False
 
     @property
     def scalar_name(self) -> str:
@@ -86,6 +89,8 @@ def scalar_of(column: ColumnType, zone: ZoneInfo | None) -> tuple[Scalar, bool]:
             return _integer, True
         case "numeric":
             return _numeric(modifier), True
+        case "money" if column.has_point:
+            return _money, False
         case "real":
             return _real, True
         case "double precision":
@@ -237,6 +242,17 @@ def _numeric(modifier: int) -> Scalar:
     return numeric
 
 
+_cents = _numeric(4 + 2)
+
+
+def _money(value: Any) -> str:
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        if _TOO_FINE_MONEY.search(value):
+            raise ValueError(f"the text {shortened(value)} has more than 2 digits after the point")
+        return checked_text(value)
+    return f"{Decimal(_cents(value)):f}"
+
+
 def _double(value: Any) -> str:
     if isinstance(value, float):
         return float.__repr__(value)
@@ -321,7 +337,7 @@ def other_text(value: Any) -> str:
 def _date(value: Any) -> str:
     if isinstance(value, datetime):
         # Midnight without a zone is how many libraries give a day.
-        if value.tzinfo is not None or value.time() != time() or getattr(value, "nanosecond", 0):
+        if value.tzinfo is not None or value.time() != time() or getattr(value, "nanosecond", 0) != 0:
             raise ValueError(
                 f"{value!r} has a time of day or a zone, for which a column of type date has no room; write "
                 f"its date()"

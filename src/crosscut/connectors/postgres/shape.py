@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crosscut.connectors.postgres.scalars import ColumnType
@@ -39,6 +39,9 @@ _INDEXES = """
         and not coalesce((to_jsonb(i)->>'indnullsnotdistinct')::boolean, false)
     from pg_index i where i.indrelid = to_regclass(%s) and (i.indisunique or i.indisexclusion)
 """
+
+# Whether the session writes money with cents after a point. Others may read "1.50" as 150.
+_MONEY = "select 1234.25::numeric::money::text like '%34.25%'"
 
 # Whether more than its columns and indexes decides on a row.
 _RULED = """
@@ -90,6 +93,9 @@ def shape_of(connection: Any, table: Table, location: str) -> Shape:
             raise ConnectorError(
                 f"{location}: column {name} must have a value and has no default: add it to columns="
             )
+    if any(one.scalar_name == "money" for one in types.values()):
+        (has_point,) = connection.execute(_MONEY).fetchone()
+        types = {name: replace(one, has_point=has_point) for name, one in types.items()}
     indexes = [(tuple(columns), plain) for columns, plain in connection.execute(_INDEXES, (table.sql,))]
     if table.key:
         _check_key(table, {name: is_set for name, _, _, _, _, is_set, *_ in found}, indexes, location)
