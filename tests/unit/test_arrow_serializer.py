@@ -47,6 +47,7 @@ def through(kind: Any, value: Any) -> Any:
         (pyarrow.float64(), True, "is a bool"),
         (pyarrow.list_(pyarrow.float32()), [True], "is a bool"),
         (STRUCT, (1.5,), "is no int"),
+        (STRUCT, [("a", 1.5)], "is no int"),
     ],
 )
 def test_a_value_that_would_come_back_as_another_one_is_refused(kind: Any, value: Any, reason: str) -> None:

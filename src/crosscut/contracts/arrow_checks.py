@@ -69,14 +69,7 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
             lambda value: isinstance(value, Mapping) and not value.keys() <= names,
             f"has other fields than {', '.join(sorted(names))}",
         )
-        rows = [
-            # pyarrow also takes the values by position, and pairs.
-            dict(zip([field.name for field in kind], value, strict=False))
-            if isinstance(value, tuple)
-            else value
-            for value in found
-            if isinstance(value, Mapping | tuple)
-        ]
+        rows = [_as_mapping(value, kind) for value in found]
         for field in kind:
             _check_inner(arrow, [row.get(field.name) for row in rows], field)
 
@@ -95,6 +88,16 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
                 "is no list",
             )
         _check_inner(arrow, [item for value in found for item in value], kind.value_field)
+
+
+def _as_mapping(value: Any, kind: Any) -> Mapping[Any, Any]:
+    """Return the fields of a struct, for which pyarrow also takes a tuple of values, and pairs."""
+    if isinstance(value, tuple):
+        return dict(zip((field.name for field in kind), value, strict=False))
+    if isinstance(value, list):
+        return dict(pair for pair in value if isinstance(pair, tuple))
+    # What is no struct pyarrow refuses.
+    return value if isinstance(value, Mapping) else {}
 
 
 def _has_others(values: list[Any], usual: type) -> bool:
