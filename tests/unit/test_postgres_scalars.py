@@ -206,6 +206,9 @@ def test_money_is_a_number_with_two_digits_after_the_point() -> None:
     for value in (Decimal("1.005"), 1.005, "1.005", "$1.005", True):
         with pytest.raises(ValueError, match=r"more than 2 digits|is of type bool"):
             money(value)
+    for value in (Decimal("1e30"), Decimal("NaN")):
+        with pytest.raises(ValueError, match="beyond the range of money"):
+            money(value)
     elsewhere = texter(ColumnType("money", "", "N"), None)
     assert elsewhere("1,50 €") == "1,50 €"
     with pytest.raises(ValueError, match="is of type Decimal"):

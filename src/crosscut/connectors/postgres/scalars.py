@@ -16,7 +16,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from operator import index
 from reprlib import repr as shortened
-from typing import Any, SupportsIndex
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -31,6 +31,7 @@ JSON = frozenset(["json", "jsonb"])
 _SCALE_MAX = 16_383
 _NAME_BYTES_MAX = 63
 _FRACTION_DIGITS = 6
+_MONEY_DIGITS_MAX = 17
 _MINUTE, _HOUR, _SECOND = 1 << 11, 1 << 10, 1 << 12
 """Fields of an interval, as its modifier has them."""
 
@@ -170,7 +171,7 @@ def _matched(value: str, pattern: re.Pattern[str], kind: str) -> re.Match[str]:
 
 def _index(value: Any) -> int | None:
     """Return the integer that a value is, None if it is none. A bool is none."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
     # An enum is its number, whatever it calls itself.
     with suppress(TypeError):
@@ -242,6 +243,7 @@ def _numeric(modifier: int) -> Scalar:
     return numeric
 
 
+# As the modifier of a numeric has a scale of two digits.
 _cents = _numeric(4 + 2)
 
 
@@ -250,7 +252,11 @@ def _money(value: Any) -> str:
         if _TOO_FINE_MONEY.search(value):
             raise ValueError(f"the text {shortened(value)} has more than 2 digits after the point")
         return checked_text(value)
-    return f"{Decimal(_cents(value)):f}"
+    number = Decimal(_cents(value))
+    if not number.is_finite() or number.adjusted() > _MONEY_DIGITS_MAX:
+        raise ValueError(f"{shortened(value)} is beyond the range of money; make the column numeric")
+    # Money is not read with an exponent.
+    return f"{number:f}"
 
 
 def _double(value: Any) -> str:
@@ -355,12 +361,12 @@ def _unit(precision: int) -> int:
     return 1 if precision < 0 else int(10 ** max(_FRACTION_DIGITS - precision, 0))
 
 
-def _clock_text(value: str, pattern: re.Pattern[str], kind: str, unit: int) -> str:
+def _clock_matched(value: str, pattern: re.Pattern[str], kind: str, unit: int) -> re.Match[str]:
     found = _matched(value, pattern, kind)
     # Beyond six digits the pattern takes zeros only.
     if int((found["fraction"] or "").ljust(_FRACTION_DIGITS, "0")) % unit:
         raise ValueError(f"the text {shortened(value)} would be rounded by the precision of the column")
-    return found[0]
+    return found
 
 
 def _check_clock(value: time | datetime, unit: int) -> None:
@@ -375,7 +381,7 @@ def _time(modifier: int, *, has_zone: bool) -> Scalar:
 
     def of_day(value: Any) -> str:
         if isinstance(value, str):
-            return _clock_text(value, pattern, kind, unit)
+            return _clock_matched(value, pattern, kind, unit)[0]
         if not isinstance(value, time):
             raise _unfit(value, "a time")
         if has_zone and value.utcoffset() is None:
@@ -410,9 +416,9 @@ def _timestamp(modifier: int, zone: ZoneInfo | None) -> Scalar:
         if isinstance(value, date):
             return value.isoformat()
         if isinstance(value, str):
-            text = _clock_text(value, _TIMESTAMP, "timestamp", unit)
-            if _matched(value, _TIMESTAMP, "timestamp")["offset"] is None:
-                return text
+            text = _clock_matched(value, _TIMESTAMP, "timestamp", unit)
+            if text["offset"] is None:
+                return text[0]
             # The server would leave the offset out.
             return timestamp(_moment(value))
         raise _unfit(value, "a datetime or date")
@@ -434,7 +440,7 @@ def _timestamp_with_zone(modifier: int, zone: ZoneInfo | None) -> Scalar:
 
     def timestamp(value: Any) -> str:
         if isinstance(value, str):
-            return _clock_text(value, _TIMESTAMP_WITH_ZONE, "timestamp with time zone", unit)
+            return _clock_matched(value, _TIMESTAMP_WITH_ZONE, "timestamp with time zone", unit)[0]
         if not isinstance(value, date):
             raise _unfit(value, "a datetime or date")
         moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
