@@ -221,7 +221,7 @@ TEXTS: list[tuple[str, Any, Any]] = [
     ("money", Decimal("1.50"), "$1.50"),
     ("money", 2, "$2.00"),
     ("money", "$1,234.50", "$1,234.50"),
-    ("money[]", [Decimal("-1.50")], "{-$1.50}"),
+    ("money[]", [Decimal("-1.50")], ["-$1.50"]),
     ("mood[]", "{happy,sad}", "{happy,sad}"),
     ("price[]", "{0.01,NULL}", "{0.01,NULL}"),
     ("integer[]", "{{1,2},{3,4}}", [[1, 2], [3, 4]]),
