@@ -347,6 +347,7 @@ class Soak:
             case "cut":
                 proxy.cut_after(choices.randrange(200_000))
             case "refused":
+                # These pauses, and that of a worker, are how long the fault lasts.
                 proxy.refuse()
                 time.sleep(seconds)
                 proxy.allow()
@@ -430,6 +431,7 @@ def watch(
     sent: int | None = None
     read = 0
     while True:
+        # Between two looks at services that nothing wakes it for.
         time.sleep(0.2)
         now_s = time.monotonic()
         slowest = min(one.read for one in judges.values())

@@ -187,7 +187,7 @@ def test_what_a_user_has_edited_is_what_every_state_holds(tmp_path: Path, starte
     third = flow_of(tmp_path / "third", gate, tell, has_windows=False)
     settings = replace(settings, checkpoint_dir=str(tmp_path / "3"))
     with pytest.raises(
-        StoreError, match=r"nobody takes the state 'windows' .* of 'windows'.*allow_dropped_state"
+        StoreError, match=r"no operator takes the state 'windows' .* of 'windows'.*allow_dropped_state"
     ):
         started.flow(third, settings)
     job = started.flow(third, replace(settings, allow_dropped_state=True))

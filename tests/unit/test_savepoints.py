@@ -458,7 +458,7 @@ def test_state_that_nobody_takes_is_dropped_only_if_the_user_says_so(savepoint: 
     flow = cc.Flow("other")
     flow.source(cc.items(["apple"])).named("words").sink(cc.files.jsonl("out")).named("sink")
     graph = flow.compile(2, 16)
-    with pytest.raises(StoreError, match=r"nobody takes the state \(6 rows\) of 'counts'"):
+    with pytest.raises(StoreError, match=r"no operator takes the state \(6 rows\) of 'counts'"):
         begun(savepoint, tmp_path, graph)
     store = begun(savepoint, tmp_path, graph, allow_dropped_state=True)
     assert state_in(store) == {}
@@ -551,7 +551,7 @@ def test_what_a_source_knows_of_splits_is_not_dropped_unasked(savepoint: Path, t
     assert first.known_splits == (known,)
     renamed = cc.Flow("fruit")
     renamed.source(cc.items(["apple"])).named("others").sink(cc.collect()).named("sink")
-    with pytest.raises(StoreError, match="nobody takes the search for splits, which knows"):
+    with pytest.raises(StoreError, match="no operator takes the search for splits, which knows"):
         begin_with(
             opened(savepoint),
             open_store(str(tmp_path / "renamed")),

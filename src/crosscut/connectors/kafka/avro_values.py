@@ -255,7 +255,7 @@ class _Preparers:
         return _nullable(*only, takes_none=len(branches) > 1)
 
     def _branch_name(self, schema: Schema) -> str:
-        """Return the name by which fastavro is told which branch a value is of."""
+        """Return the name of a branch of a union, as fastavro takes it."""
         if isinstance(schema, str):
             return schema
         return str(schema["name"] if schema["type"] in _NAMED else schema["type"])

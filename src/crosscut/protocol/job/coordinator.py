@@ -68,9 +68,9 @@ class Coordinator:
     """The coordinator of one driver. `start` once, then `handle` every event, until `EndJob`.
 
     Attributes:
-        registry: Its workers; to be asked, not told.
-        checkpoints: Likewise.
-        commits: What its sinks have committed; likewise.
+        registry: Its workers. All three are for reading only.
+        checkpoints: When checkpoints are due, and those under way.
+        commits: What its sinks have committed.
     """
 
     def __init__(self, terms: CoordinatorSpec) -> None:

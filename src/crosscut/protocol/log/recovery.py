@@ -88,7 +88,7 @@ class AlreadyFinished:
 
 @dataclass(frozen=True, slots=True)
 class NoClaim:
-    """The log has entries, and none of them claims an epoch: it is damaged."""
+    """The log has entries but no claim of an epoch: it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,8 @@ def _misfit(
 ) -> _Misfit | None:
     if now is None:
         return _Unclaimed(
-            f"nobody takes the {one}: the flow has no such operator (name it so with .named(), or drop what "
-            f"it had with allow_dropped_state=True)"
+            f"no operator takes the {one}: the flow has no such operator (name it so with .named(), or drop "
+            f"what it had with allow_dropped_state=True)"
         )
     if one.kind in ("splits", "search"):
         if now.kind != "source" or now.connector != then.connector:
@@ -145,8 +145,8 @@ def _misfit(
     if one.kind == "records":
         if now.inputs != then.inputs:
             return _Unclaimed(
-                f"nobody takes the {one}: {one.uid!r} reads from others than it did (stop with a savepoint "
-                f"under snapshots='aligned', which has no records on their way outside of loops)"
+                f"no operator takes the {one}: {one.uid!r} reads from others than it did (stop with a "
+                f"savepoint under snapshots='aligned', which has no records on their way outside of loops)"
             )
         return None
     if is_migrated:
@@ -160,7 +160,7 @@ def _misfit(
     if one.state and one.state in was and declared.get(one.state) != was[one.state]:
         if one.state not in declared:
             return _Unclaimed(
-                f"nobody takes the {one}: it declares no such state (allow_dropped_state=True drops it)"
+                f"no operator takes the {one}: it declares no such state (allow_dropped_state=True drops it)"
             )
         return _Incompatible(
             f"the {one} is a {declared[one.state]}, and was a {was[one.state]}: its rows hold something "

@@ -16,7 +16,7 @@ where its owner would append next. A group can't be put at the end of a *segment
 the claimant seals the newest segment, *then* reads it, then claims the next head, which says how far it has
 read (the cut). The owner looks for the seal after each append, before anything leaves: if there is none,
 its bytes were there before the seal, so they were read. An error of the file system ends the incarnation:
-after a failed fsync nobody knows what is on the disk.
+after a failed fsync it is unknown what is on the disk.
 
 Nothing is deleted in a segment that is open, and heads and what closed a segment are never deleted. Else a
 claimant that has slept would find the index it wants free again.
