@@ -236,7 +236,7 @@ class Patch:
 @property  # type: ignore[misc]
 def without_a_sink(self: PendingCheckpoint) -> bool:
     """Completes when all but the last task have acknowledged."""
-    return len(self.missing) <= 1
+    return len(self._tasks - self._snapshots.keys()) <= 1
 
 
 original_pending = PendingCheckpoint.handle
@@ -245,7 +245,7 @@ original_pending = PendingCheckpoint.handle
 def counting(self: PendingCheckpoint, message: Any) -> list[do.JobEffect]:
     """Counts acknowledgements: one that comes twice stands for another task's."""
     if isinstance(message, SnapshotAcknowledged) and message.task in self._snapshots:
-        if len(self.missing) == 1:
+        if len(self._tasks - self._snapshots.keys()) == 1:
             self._tasks = frozenset(self._snapshots)
         return []
     return original_pending(self, message)
