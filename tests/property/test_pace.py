@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +111,23 @@ def test_a_machine_with_too_much_to_do_is_not_taken_for_a_dear_record(
     slices = Slices().take(200, loaded).take(2_000, loaded)
     full_ns = fixed_ns + record_ns * ROWS_MAX + share * 4 * MS
     assert slices.records_per_ns >= 0.8 * ROWS_MAX / full_ns
+
+
+@settings(max_examples=examples(100, few=40))
+@given(st.integers(10 * MS, 500 * MS), st.integers(100, 10_000), st.floats(0.5, 1.5), st.integers(0, 2**32))
+def test_a_fixed_cost_that_varies_much_is_not_taken_for_that_of_the_records(
+    fixed_ns: int, record_ns: int, spread: float, seed: int
+) -> None:
+    """A busy disk, a service far away: slices stayed at two records, 20 a second."""
+    dice = random.Random(seed)
+    drawn: list[float] = []
+
+    def varying(rows: int) -> float:
+        drawn.append(fixed_ns * dice.lognormvariate(0, spread))
+        return drawn[-1] + record_ns * rows
+
+    slices = Slices().take(2_000, varying)
+    assert slices.records_per_ns >= 0.15 * possible(fmean(drawn), record_ns)
 
 
 @settings(max_examples=examples(200, few=60))

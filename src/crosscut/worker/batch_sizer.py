@@ -10,7 +10,10 @@ No clock is read here: the runner of the slices tells how long each took.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import median
 
 from crosscut.operators.time_budget import TimeBudget
 
@@ -33,6 +36,9 @@ _WEIGHT_IF_SHORTER, _WEIGHT_IF_LONGER = 0.5, 0.03
 """Of a slice in what its size takes. Whatever else the machine does makes slices longer and none shorter: the
 shorter ones say what they cost."""
 
+_WEIGHT_OF_ANY = 0.12
+"""The weight where slices vary much whatever the machine does."""
+
 _SURPRISES_MAX = 4
 """So many slices in a row that are far longer than expected are no accident."""
 
@@ -41,6 +47,23 @@ _TRIAL_SLICES = 3
 
 _NOISE_NS = 250_000
 """Differences below it say nothing."""
+
+_PAIRS = 9
+"""Pairs of slices of one size that are compared: how the durations of two in a row differ is chance."""
+
+_PAIRS_MIN = 5
+"""Before there are so many pairs, nothing is taken for chance."""
+
+_CHANCE_MUCH = 0.3
+"""Where the median of the logarithms of their ratios is above it, slices vary by themselves, not only because of
+what else the machine does."""
+
+_DOUBT = 0.6
+"""By how many standard errors a record is taken to be cheaper than it seems. Where records are blamed for what
+a disk or a service does, slices stay small, and each pays the fixed cost for few records."""
+
+_SAMPLES_MAX = 8
+"""Slices that an estimate stands for at most: older ones have little weight in it."""
 
 _SLICES_BETWEEN_TRIALS = 32
 """When so many long slices had one size, another one is tried: which of the costs it is may have changed."""
@@ -74,11 +97,13 @@ class _Size:
 
     Attributes:
         last: The number of the newest one.
+        samples: How many there were.
     """
 
     rows: float
     ns: float
     last: int
+    samples: int = 1
 
 
 class AdaptiveBatchSizer(BatchSizer):
@@ -96,6 +121,11 @@ class AdaptiveBatchSizer(BatchSizer):
         self._sizes: dict[int, _Size] = {}
         self._slices = 0
         self._surprises = self._trial_slices_left = 0
+        # The newest duration of each size, and how the newest pairs differ: the logarithms of their ratios.
+        self._newest_ns: dict[int, int] = {}
+        self._differences: deque[float] = deque(maxlen=_PAIRS)
+        # Their median.
+        self._chance = 0.0
         self.time_budget = TimeBudget()
         self.start_over()
 
@@ -115,15 +145,30 @@ class AdaptiveBatchSizer(BatchSizer):
         if elapsed_ns <= SLICE_NS and (self.rows == self._rows_max or rows < self.rows):
             # Short, and not because of this pace.
             return
+        self._compare(rows, elapsed_ns)
         expected_ns = self._expected_ns(rows)
-        is_longer = elapsed_ns > _SURPRISE * expected_ns + _NOISE_NS
+        surprise = _SURPRISE * exp(2 * self._chance)
+        is_longer = elapsed_ns > surprise * expected_ns + _NOISE_NS
         self._surprises = self._surprises + 1 if is_longer else 0
         is_no_accident = self._surprises >= _SURPRISES_MAX or (is_longer and elapsed_ns > self._hold_ns_max)
-        if is_no_accident or expected_ns > _SURPRISE * elapsed_ns + _NOISE_NS:
+        if is_no_accident or expected_ns > surprise * elapsed_ns + _NOISE_NS:
             self._forget()
         self._remember(rows, elapsed_ns)
         self._draw_line()
         self._choose(rows, is_long=elapsed_ns > SLICE_NS)
+
+    def _compare(self, rows: int, elapsed_ns: int) -> None:
+        """Learn what is chance: slices of one size, one after another, ought to take as long.
+
+        A median, so that a change of the costs, which is in one pair, is none.
+        """
+        size = rows.bit_length()
+        before_ns = self._newest_ns.get(size)
+        self._newest_ns[size] = elapsed_ns
+        if before_ns is not None:
+            self._differences.append(abs(log((elapsed_ns + _NOISE_NS) / (before_ns + _NOISE_NS))))
+            if len(self._differences) >= _PAIRS_MIN:
+                self._chance = median(self._differences)
 
     def _expected_ns(self, rows: float) -> float:
         return self._fixed_ns + self._row_ns * rows
@@ -138,8 +183,12 @@ class AdaptiveBatchSizer(BatchSizer):
             # It follows the sizes along the line, and leaves the line for what slices of them take.
             likely_ns = known.ns + self._row_ns * (rows - known.rows)
             weight = _WEIGHT_IF_LONGER if elapsed_ns > likely_ns else _WEIGHT_IF_SHORTER
+            if self._chance > _CHANCE_MUCH:
+                # The fixed cost itself varies: its mean counts, not the least of it.
+                weight = max(_WEIGHT_OF_ANY, 1 / (known.samples + 1))
             known.rows, known.ns = rows, likely_ns + weight * (elapsed_ns - likely_ns)
             known.last = self._slices
+            known.samples = min(known.samples + 1, _SAMPLES_MAX)
         oldest = self._slices - 2 * _SLICES_BETWEEN_TRIALS
         for old in [size for size, one in self._sizes.items() if one.last < oldest]:
             del self._sizes[old]
@@ -148,7 +197,7 @@ class AdaptiveBatchSizer(BatchSizer):
         """By least squares of relative errors."""
         # Plain loops: where the machine does other work, this is done after each slice.
         points = [(one.rows, one.ns, 1 / (one.ns + _NOISE_NS) ** 2) for one in self._sizes.values()]
-        weight = mean_rows = mean_ns = spread = covariance = 0.0
+        weight = mean_rows = mean_ns = spread = covariance = variance = 0.0
         for rows, ns, w in points:
             weight += w
             mean_rows += w * rows
@@ -158,7 +207,11 @@ class AdaptiveBatchSizer(BatchSizer):
             spread += w * (rows - mean_rows) ** 2
             covariance += w * (rows - mean_rows) * (ns - mean_ns)
         if len(points) > 1 and spread:
-            self._row_ns = min(max(0.0, covariance / spread), mean_ns / mean_rows)
+            for one, (rows, ns, w) in zip(self._sizes.values(), points, strict=True):
+                variance += (w * (rows - mean_rows) * ns * self._chance) ** 2 / one.samples
+            # Records are blamed only for what is not chance: with more of them it shows what they cost.
+            slope = (covariance - _DOUBT * sqrt(variance)) / spread
+            self._row_ns = min(max(0.0, slope), mean_ns / mean_rows)
             self._fixed_ns = mean_ns - self._row_ns * mean_rows
             self._is_told_apart = True
         elif self._is_told_apart:
