@@ -55,12 +55,12 @@ _PAIRS_MIN = 5
 """Before there are so many pairs, nothing is taken for chance."""
 
 _CHANCE_MUCH = 0.3
-"""Where the median of the logarithms of their ratios is above it, slices vary by themselves, not only because of
-what else the machine does."""
+"""Where the median of the logarithms of their ratios is above it, slices vary by themselves, not only
+because of what else the machine does."""
 
 _DOUBT = 0.6
-"""By how many standard errors a record is taken to be cheaper than it seems. Where records are blamed for what
-a disk or a service does, slices stay small, and each pays the fixed cost for few records."""
+"""By how many standard errors a record is taken to be cheaper than it seems. Where records are blamed for
+what a disk or a service does, slices stay small, and each pays the fixed cost for few records."""
 
 _SAMPLES_MAX = 8
 """Slices that an estimate stands for at most: older ones have little weight in it."""
