@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ import pytest
 import crosscut as cc
 from crosscut.contracts.connectors import EndOfSplit, Source
 from crosscut.errors import ConnectorError, RefusedRecordError
+from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.proxy import TcpProxy
 from crosscut.testing.sink_histories import (
     check_a_driver_that_was_overtaken_is_refused,
@@ -25,8 +28,10 @@ from crosscut.testing.sink_histories import (
     check_two_drivers_of_one_epoch_exclude_each_other,
 )
 from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
+from crosscut.testing.sink_targets import TASK, unrecovered_writer
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
+from crosscut.worker.commit_progress import StoredProgress
 
 pytest.importorskip("httpx", reason="pip install 'crosscut[http]'")
 
@@ -255,6 +260,103 @@ def test_a_post_whose_answer_is_lost_is_made_again_with_its_key_and_no_effect(se
     keys = [one["Idempotency-Key"][-1] for one in server.requests]
     assert keys == ["0", "1", "1", "1", "2", "0", "1", "2"]
     assert {one["Crosscut-Epoch"] for one in server.requests} == {"1", "2"}
+
+
+@pytest.fixture
+def notes_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each request that is answered noted at once."""
+    monkeypatch.setattr(import_module("crosscut.connectors.http.sink"), "NOTED_EVERY_S", 0.0)
+
+
+def noted_in(directory: Path, key: bytes = b"") -> StoredProgress:
+    """Return what a new process gets."""
+    return StoredProgress(open_store(str(directory / "store")), TASK, key)
+
+
+def test_what_is_answered_is_not_posted_again_by_another_process(
+    server: Server, tmp_path: Path, notes_each: None
+) -> None:
+    """C21, F1: it is known from the checkpoint directory, for each second of posting."""
+    sink = cc.http.sink(server.url, honours_keys=True, batch_records=1)
+    writer = open_writer(sink, 1, progress=noted_in(tmp_path))
+    handles = [stage(writer, records, n) for n, records in ((1, ["a", "b"]), (2, ["c", "d", "e"]))]
+    server.fails = [0, 0, 0, 0, 503]
+    with pytest.raises(ConnectorError, match="was answered 503"):
+        writer.commit(permit(2), handles)
+    writer.close()
+    server.requests.clear()
+    open_writer(sink, 2, restore=2, handles=handles, progress=noted_in(tmp_path)).close()
+    assert server.records() == ["a", "b", "c", "d", "e"]
+    assert [one["Idempotency-Key"][-3:] for one in server.requests] == ["1-2"]
+
+
+def test_a_note_counts_for_the_transaction_that_it_names_and_no_other(
+    server: Server, tmp_path: Path, notes_each: None
+) -> None:
+    """N1: a directory from a backup holds the note of a transaction with the same key and other records."""
+    url = server.url
+    sink, other = (cc.http.sink(url, honours_keys=False, batch_records=1) for _ in range(2))
+    writer = open_writer(sink, 1, progress=noted_in(tmp_path))
+    writer.commit(permit(1), [stage(writer, ["a", "b"], 1)])
+    writer.close()
+    server.posts.clear()
+    for records, n in ((["c", "d"], 1), (["a", "b"], 2)):
+        staging = open_writer(other, 1)
+        handle = stage(staging, records, n)
+        staging.close()
+        open_writer(other, 2, restore=n, handles=[handle], progress=noted_in(tmp_path)).close()
+    assert server.records() == ["c", "d", "a", "b"]
+
+
+def test_a_note_that_the_job_has_not_signed_is_ignored(
+    server: Server, tmp_path: Path, notes_each: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S: who can write to the checkpoint directory and has no key must not make a sink leave out records."""
+    sink = cc.http.sink(server.url, honours_keys=True, batch_records=1)
+    writer = open_writer(sink, 1, progress=noted_in(tmp_path, b"key"))
+    handle = stage(writer, ["a", "b"], 1)
+    writer.commit(permit(1), [handle])
+    writer.close()
+    server.requests.clear()
+    for key, count in ((b"key", 0), (b"other", 2)):
+        open_writer(sink, 2, restore=1, handles=[handle], progress=noted_in(tmp_path, key)).close()
+        assert len(server.requests) == count
+    assert "it was not signed with the key of the job log" in caplog.text
+
+
+def test_a_refused_record_is_a_dead_letter_although_its_request_was_answered(
+    server: Server, tmp_path: Path, notes_each: None
+) -> None:
+    """P6: letters of a commit are written after it, so what is noted before must not count for them."""
+    server.refuses = lambda body: body == "bad"
+    sink = cc.http.sink(server.url, honours_keys=True, batch_records=1)
+    letters: list[Any] = []
+    writer = open_writer(sink, 1, progress=noted_in(tmp_path))
+    writer.set_aside = lambda record, reason: letters.append(record)
+    handles = [stage(writer, records, n) for n, records in ((1, ["a", "bad"]), (2, ["b", "c"]))]
+    server.fails = [0, 0, 0, 503]
+    with pytest.raises(ConnectorError, match="was answered 503"):
+        writer.commit(permit(2), handles)
+    writer.close()
+    assert letters == ["bad"]
+    again = unrecovered_writer(sink, 2, progress=noted_in(tmp_path))
+    again.set_aside = lambda record, reason: letters.append(record)
+    again.recover(permit(2, 2), handles)
+    again.close()
+    assert letters == ["bad", "bad"]
+    assert server.records() == ["a", "b", "c"]
+
+
+def test_posts_go_on_where_nothing_can_be_noted(
+    server: Server, tmp_path: Path, notes_each: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D4: a note saves repetitions, and is not worth a failure."""
+    writer = open_writer(cc.http.sink(server.url, honours_keys=True), 1, progress=noted_in(tmp_path))
+    (tmp_path / "store" / "commits").write_text("in the way")
+    writer.commit(permit(1), [stage(writer, ["a", "b"], 1)])
+    writer.close()
+    assert server.records() == ["a", "b"]
+    assert "is not noted: can't write" in caplog.text
 
 
 @pytest.mark.parametrize("batch_records", [1, 7, 500])

@@ -250,7 +250,7 @@ def test_a_receiver_that_cant_keep_up_slows_the_sources_and_gets_nothing_twice_t
     patience.hurry.set()
     started.finish(job, report)
 
-    # Of each task, the checkpoint that was being posted is posted again, and no other.
+    # Of each task, only requests of the checkpoint that was being posted are posted again.
     again: dict[str, set[str]] = defaultdict(set)
     for key, times in Counter(patience.answered).items():
         task, checkpoint, *_ = key.rsplit("-", 3)
@@ -258,3 +258,45 @@ def test_a_receiver_that_cant_keep_up_slows_the_sources_and_gets_nothing_twice_t
             again[task].add(checkpoint)
     assert all(len(checkpoints) == 1 for checkpoints in again.values()), again
     assert sorted(n for body in patience.bodies.values() for n in body) == list(range(count))
+
+
+def test_what_a_receiver_has_answered_is_not_posted_again_after_a_restart_or_by_another_driver(
+    started: Any, tmp_path: Path, patience: Patience
+) -> None:
+    """C21, F1, B2: one checkpoint has all posts, and each takes 200 ms, so a second has five."""
+    count, in_a_second = 50, 5
+    flow = cc.Flow("webhook")
+    url = f"http://127.0.0.1:{patience.server_port}/"
+    hook = cc.http.sink(url, honours_keys=True, batch_records=1)
+    flow.source(cc.items(range(count))).named("numbers").sink(hook).named("posts")
+
+    def start(failures: int) -> Any:
+        settings = cc.Settings(
+            engine="continuous",
+            parallelism=1,
+            checkpoint_dir=str(tmp_path / "checkpoints"),
+            checkpoint_interval="100ms",
+            **PATIENT,
+            restart=cc.Restart(failures=failures, delay_step="50ms", delay_max="200ms"),
+        )
+        return started.flow(flow, settings)
+
+    def kill_after(answers: int) -> None:
+        def are_there() -> bool:
+            started.watch(job)
+            return len(patience.answered) >= answers
+
+        until(are_there, f"{answers} answers")
+        os.kill(job.workers()[0].pid, signal.SIGKILL)
+
+    job = start(failures=10)
+    kill_after(12)
+    kill_after(12 + in_a_second + 12)
+    job.cancel()
+    job = start(failures=1)
+    started.finish(job)
+    again = {key: times - 1 for key, times in Counter(patience.answered).items() if times > 1}
+    # Of each restart: what was answered since the last note; the request under way has its answer, too.
+    assert sum(again.values()) <= 3 * (in_a_second + 1), again
+    assert max(again.values(), default=0) <= 2
+    assert list(patience.bodies.values()) == list(range(count))

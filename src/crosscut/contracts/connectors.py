@@ -235,6 +235,30 @@ class HeldData:
             self._data.pop(n, None)
 
 
+class CommitProgress:
+    """How far the commit of a transaction has come, for systems that take it piece by piece.
+
+    A note outlives its process: the next writer of the same logical task reads it, in any epoch. It may be
+    lost, be older than the newest one, or concern another transaction. So a note names its transaction, says
+    only what the system has acknowledged, and a writer ignores one that names no handle of its own.
+
+    This class keeps notes in memory; the runtime gives writers one that keeps them in the checkpoint store.
+
+    Threading: for the thread of `recover` and `commit`.
+    """
+
+    def __init__(self) -> None:
+        self._noted: JSON = None
+
+    def noted(self) -> JSON:
+        """Return the newest note that can be read, None if there is none."""
+        return self._noted
+
+    def note(self, progress: JSON) -> None:
+        """Replace the note, durably if the store can be reached: a note that is lost is no error."""
+        self._noted = progress
+
+
 @dataclass(frozen=True, slots=True)
 class SinkContext:
     """Who is writing: a sink names and fences its transactions by it.
@@ -248,6 +272,7 @@ class SinkContext:
         driver: Token of the driver that claimed the epoch. Two drivers that run copies of one checkpoint
             directory claim the same epoch, with different tokens.
         job: Name of the flow, for people: two jobs may have the same one. What tells them apart is `lineage`.
+        progress: Remembers how far a commit has come, where the resource takes a transaction piece by piece.
     """
 
     lineage: Lineage
@@ -257,6 +282,7 @@ class SinkContext:
     held: HeldData = field(default_factory=HeldData, compare=False)
     driver: str = ""
     job: str = ""
+    progress: CommitProgress = field(default_factory=CommitProgress, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from crosscut.contracts.connectors import (
     HAS_NO_RECORDS,
     JSON,
     CommitPermit,
+    CommitProgress,
     CommittedOutput,
     Guarantee,
     HeldData,
@@ -88,6 +89,8 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
     def __init__(self, sink: Sink[Any], letters: Sink[Any], context: SinkContext) -> None:
         self._uid = context.sink_uid
         self._writer = sink.writer(replace(context, held=_Share(context.held, is_of_letters=False)))
+        # A task has one note of its progress, which is that of its records.
+        context = replace(context, progress=CommitProgress())
         self._letters = letters.writer(
             replace(
                 context,

@@ -264,4 +264,5 @@ class EngineRun:
             heartbeat_timeout_ms=spec.job.heartbeat_timeout_ms,
             failpoints=context.ports.plan,
             log=spec.log,
+            progress_key=context.store.progress_key(context.spec.name),
         )

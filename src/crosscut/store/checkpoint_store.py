@@ -2,6 +2,7 @@
 
     log/...                           the job log, each entry created with put-if-absent: `crosscut.store.log`
     parts/<checkpoint>/<vertex>-<task>-<epoch>-<random>      written once, never overwritten
+    commits/<vertex>-<task>           how far the commit of a sink task has come; replaced
 
 It carries out and decides nothing: what to append, what an unknown outcome means and what may be
 deleted is decided by `crosscut.protocol`. It never depends on listing a directory (D5).
@@ -170,13 +171,7 @@ class CheckpointStore:
         if may_inline and size < self._inline_bytes:
             inline = base64.b64encode(first).decode("ascii")
             return Part("", size, digest.hexdigest(), inline, checkpoint_id)
-        if PLAIN_NAME.fullmatch(task.vertex) is None:
-            raise StoreError(
-                f"vertex id {task.vertex!r} can't be part of a path: expected 1 to 64 letters, digits, "
-                f"'_', '-' or '.' (not first)",
-                damaged=False,
-            )
-        name = f"{task.vertex}-{task.index}-{epoch}-{secrets.token_hex(8)}"
+        name = f"{_in_path(task)}-{epoch}-{secrets.token_hex(8)}"
         path = f"parts/{checkpoint_id}/{name}"
         try:
             self._files.write_new(path, chain((first,), rest))
@@ -233,6 +228,39 @@ class CheckpointStore:
         except OSError as error:
             raise failed("can't list", self._files, "parts", error) from error
 
+    # The progress of commits.
+
+    def progress_key(self, job: str) -> bytes:
+        """Return what workers of `job` sign the progress of commits with, b"" if the log is not signed."""
+        return b"" if self._key is None else self._key.progress_key(job)
+
+    def write_progress(self, task: TaskId, data: bytes) -> None:
+        """Replace what is noted of the commits of `task`, durably and in one step.
+
+        Raises:
+            StoreError: It may or may not have been replaced.
+        """
+        path = _progress_path(task)
+        try:
+            self._files.make_directory("commits")
+            self._files.replace(path, data)
+        except OSError as error:
+            raise failed("can't write", self._files, path, error) from error
+
+    def read_progress(self, task: TaskId) -> bytes | None:
+        """Return what is noted of the commits of `task`, None if nothing is.
+
+        Raises:
+            StoreError: It could not be read.
+        """
+        path = _progress_path(task)
+        try:
+            return self._files.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise failed("can't read", self._files, path, error) from error
+
     def _check_part_path(self, path: str) -> None:
         if _PART_PATH.fullmatch(path) is None:
             raise StoreError(
@@ -259,6 +287,20 @@ class CheckpointStore:
             path=path,
             damaged=True,
         )
+
+
+def _in_path(task: TaskId) -> str:
+    if PLAIN_NAME.fullmatch(task.vertex) is None:
+        raise StoreError(
+            f"vertex id {task.vertex!r} can't be part of a path: expected 1 to 64 letters, digits, "
+            f"'_', '-' or '.' (not first)",
+            damaged=False,
+        )
+    return f"{task.vertex}-{task.index}"
+
+
+def _progress_path(task: TaskId) -> str:
+    return f"commits/{_in_path(task)}"
 
 
 def _mismatch(part: Part, data: bytes) -> str | None:

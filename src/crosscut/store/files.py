@@ -57,6 +57,10 @@ class Files(ABC):
         """
 
     @abstractmethod
+    def replace(self, path: str, data: bytes) -> None:
+        """Write `path` in one step, durably, whether it exists or not. Its directory must exist."""
+
+    @abstractmethod
     def read(self, path: str) -> bytes:
         """Return the content of `path`. Never answered from a cache."""
 
@@ -184,7 +188,6 @@ class LocalFiles(Files):
             raise
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write `path` in one step, durably, whether it exists or not."""
         final = self._resolved(path)
         temporary = _temporary_name(final)
         self._write(temporary, (data,))

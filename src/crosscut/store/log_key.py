@@ -78,6 +78,10 @@ class LogKey:
             signature.mac, self.note_signature(subject, digest).mac
         )
 
+    def progress_key(self, job: str) -> bytes:
+        """Return the key with which the workers of `job` sign how far their commits have come."""
+        return bytes.fromhex(self._mac(f"crosscut commit progress: {job}".encode()))
+
     def unit_key(self, lineage: str, unit: int, epochs: Iterable[Epoch]) -> UnitLogKey:
         """Return what the log of a unit is signed with, and read with: a key for each of `epochs`."""
         return UnitLogKey(

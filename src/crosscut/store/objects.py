@@ -118,7 +118,6 @@ class ObjectFiles(Files):
             raise
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write `path` in one step, whether it exists or not."""
         with self._as_os_errors():
             self._system.pipe_file(self._key(path), data)
 

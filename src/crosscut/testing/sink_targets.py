@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crosscut.contracts.connectors import JSON, CommitPermit, HeldData, Sink, SinkContext, SinkWriter
+from crosscut.contracts.connectors import (
+    JSON,
+    CommitPermit,
+    CommitProgress,
+    HeldData,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
 from crosscut.testing.sources import shipped
 
@@ -64,9 +72,12 @@ def open_writer(
     restore: int = 0,
     handles: Sequence[JSON] = (),
     committed: int = 0,
+    progress: CommitProgress | None = None,
 ) -> SinkWriter:
     """Make a writer as a worker does, and let it recover from checkpoint `restore` (0: from none)."""
-    writer = unrecovered_writer(sink, epoch, task=task, lineage=lineage, sink_uid=sink_uid, driver=driver)
+    writer = unrecovered_writer(
+        sink, epoch, task=task, lineage=lineage, sink_uid=sink_uid, driver=driver, progress=progress
+    )
     try:
         writer.recover(permit(restore, epoch, lineage, committed) if restore else None, handles)
     except BaseException:
@@ -83,10 +94,14 @@ def unrecovered_writer(
     lineage: str = LINEAGE,
     sink_uid: str = SINK_UID,
     driver: str = "driver-1",
+    progress: CommitProgress | None = None,
 ) -> SinkWriter:
     """Make a writer as a worker does."""
     held = _held(sink, (lineage, task, sink_uid))
-    return shipped(sink).writer(SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held, driver))
+    progress = progress or CommitProgress()
+    return shipped(sink).writer(
+        SinkContext(Lineage(lineage), Epoch(epoch), task, sink_uid, held, driver, progress=progress)
+    )
 
 
 def _held(sink: Sink, task: tuple[str, TaskId, str]) -> HeldData:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from crosscut.contracts.connected_process import Begins
-from crosscut.contracts.connectors import JSON, HeldData, SinkContext, SinkWriter
+from crosscut.contracts.connectors import JSON, CommitProgress, HeldData, SinkContext, SinkWriter
 from crosscut.contracts.dynamic_source import DynamicSource
 from crosscut.contracts.settings import BackendName
 from crosscut.errors import StateError
@@ -56,6 +56,8 @@ from crosscut.worker.local_state_cache import LocalStateCache, Patient
 
 NewSplits = Callable[..., SplitQueue]
 """Makes the input of a source task; called as `SplitQueue` is."""
+
+ProgressOf = Callable[[TaskId], CommitProgress]
 
 
 class TaskHost(Patient, Protocol):
@@ -110,6 +112,7 @@ async def build_tasks(
     is_attempt: bool = False,
     depths: Mapping[VertexId, int] | None = None,
     new_splits: NewSplits = SplitQueue,
+    progress_of: ProgressOf = lambda task: CommitProgress(),
 ) -> None:
     """Build this worker's tasks into `pool`, restored, their replayed commits done.
 
@@ -118,6 +121,7 @@ async def build_tasks(
         is_attempt: This is one attempt of several at a part of a batch: nothing is committed here.
         depths: See `depths_of`; None: `graph` is whole, and has them.
         new_splits: Makes the input of a source task.
+        progress_of: Returns what remembers how far the commits of a sink task have come.
 
     Raises:
         CrosscutError: A task can't be restored; the message says which and why.
@@ -166,13 +170,17 @@ async def build_tasks(
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
                 check_record_fields(one.snapshot.record_fields, one.task)
-                gone = await _recovered(pool, graph, vertex, one.task, one.snapshot, deploy, read_part)
+                gone = await _recovered(
+                    pool, graph, vertex, one.task, one.snapshot, deploy, read_part, progress_of
+                )
                 if gone is not None:
                     gone[0].close()
         if is_attempt:
             recovered = await _begun(pool, graph, vertex, task_id, snapshot, deploy)
         else:
-            recovered = await _recovered(pool, graph, vertex, task_id, snapshot, deploy, read_part)
+            recovered = await _recovered(
+                pool, graph, vertex, task_id, snapshot, deploy, read_part, progress_of
+            )
         writer, held = recovered if recovered is not None else (None, HeldData())
         committer = None
         if writer is not None and vertex.sink is not None:
@@ -329,13 +337,14 @@ async def _recovered(
     snapshot: Snapshot,
     deploy: DeployTasks,
     read_part: ReadPart,
+    progress_of: ProgressOf,
 ) -> tuple[SinkWriter, HeldData] | None:
     """Return the writer of a logical sink task, what was pending committed; None: it is no sink's task."""
     held = HeldData()
     for pending in snapshot.pending:
         if pending.held is not None:
             held.keep(pending.checkpoint_id, await pool.in_thread(read_part, pending.held))
-    writer = _writer_of(graph, vertex, task, deploy, held)
+    writer = _writer_of(graph, vertex, task, deploy, held, progress_of(task))
     if writer is None:
         return None
     known = known_before(snapshot, vertex.sink.sink.describe()) if vertex.sink is not None else None
@@ -356,7 +365,7 @@ async def _begun(
 ) -> tuple[SinkWriter, HeldData] | None:
     """Return a writer that only stages, as one attempt of several; None: it is no sink's task."""
     held = HeldData()
-    writer = _writer_of(graph, vertex, task, deploy, held)
+    writer = _writer_of(graph, vertex, task, deploy, held, CommitProgress())
     if writer is None:
         return None
     try:
@@ -382,7 +391,12 @@ def _predecessor_state(
 
 
 def _writer_of(
-    graph: JobGraph, vertex: Vertex, task: TaskId, deploy: DeployTasks, held: HeldData
+    graph: JobGraph,
+    vertex: Vertex,
+    task: TaskId,
+    deploy: DeployTasks,
+    held: HeldData,
+    progress: CommitProgress,
 ) -> SinkWriter | None:
     spec = vertex.sink
     if spec is None:
@@ -395,7 +409,7 @@ def _writer_of(
         )
     uid = vertex.chain[-1].uid
     return spec.sink.writer(
-        SinkContext(deploy.lineage, deploy.epoch, task, uid, held, deploy.driver, graph.name)
+        SinkContext(deploy.lineage, deploy.epoch, task, uid, held, deploy.driver, graph.name, progress)
     )
 
 

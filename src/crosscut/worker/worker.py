@@ -69,6 +69,7 @@ from crosscut.task.spilling import SpillSpaces
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.worker.backends import MEMORY, StateBackend
 from crosscut.worker.batch_sizer import BatchSizer
+from crosscut.worker.commit_progress import StoredProgress
 from crosscut.worker.deployment import TaskSettings, build_tasks
 from crosscut.worker.lines import SPEAKING, Lines, LogSettings, Speaking
 from crosscut.worker.local_state_cache import LocalStateCache
@@ -83,6 +84,9 @@ class WorkerPlan:
     """All that a worker must know before it can speak; travels inside the Spark task, as data.
 
     `packed_graph` is the only thing with code in it. Durations in milliseconds.
+
+    Attributes:
+        progress_key: See `StoredProgress`.
     """
 
     credentials: Credentials
@@ -97,6 +101,7 @@ class WorkerPlan:
     heartbeat_timeout_ms: int
     failpoints: Plan | None
     log: LogSettings
+    progress_key: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +421,7 @@ class Worker:
                     self._spaces,
                     self._failpoints,
                     began,
+                    progress_of=lambda task: StoredProgress(self._store, task, self._plan.progress_key),
                 )
                 await connecting
             finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 
@@ -36,6 +38,9 @@ REFUSES_RECORDS = frozenset({400, 409, 413, 422})
 ANSWER_BYTES = 65_536
 """How much of a response is read; the rest is discarded."""
 
+NOTED_EVERY_S = 1.0
+"""How long requests may take before the answered ones are noted."""
+
 
 @checks_options("http.sink")
 def sink(
@@ -55,6 +60,9 @@ def sink(
     has to be made again; and its body is the same, too. If the receiver *honours keys*, that is, does nothing
     for a key that it has seen, then each record has its effect exactly once. Else records may come again
     after a failure; `flow.explain()` says which.
+
+    The number of answered requests is noted in the checkpoint directory after each second of posting. A task
+    that restarts posts again what was answered since the last note, and the request that had no answer.
 
     A receiver must remember keys for as long as a job may stand still before it goes on.
 
@@ -149,10 +157,16 @@ class _HttpWriter(SinkWriter):
         self._answered: tuple[int, int] = 0, 0
         # Parts of the request that is being posted which are answered for, or refused for good.
         self._delivered: set[str] = set()
+        # Requests took so long since the last note.
+        self._unnoted_s = 0.0
+        # The call that is under way has refused records. They become dead letters after it, so a note that
+        # their request is answered would lose them.
+        self._has_refused = False
         self._client: Any = None
         self._loop: LoopThread | None = None
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        self._go_on(handles)
         self._commit(handles)
 
     def write(self, records: list[Any]) -> None:
@@ -205,11 +219,33 @@ class _HttpWriter(SinkWriter):
             finally:
                 loop.close()
 
-    def _commit(self, handles: Sequence[JSON]) -> None:
+    def _go_on(self, handles: Sequence[JSON]) -> None:
+        """Leave out what another writer of this task has posted, as far as it is noted."""
+        match self._context.progress.noted():
+            case {"key": str(noted), "sha256": str(digest), "answered": int(answered)}:
+                pass
+            case _:
+                return
+        committed = CheckpointId(0)
         for checkpoint_id, count, key in map(self._checked, handles):
+            # A directory from a backup may have the note of another transaction with this key.
+            if key == noted and digest == sha256(self._context.held.data(checkpoint_id)).hexdigest():
+                # Posted in order: all older ones are answered.
+                self._committed = committed
+                self._answered = checkpoint_id, min(max(answered, 0), count)
+                return
+            committed = checkpoint_id
+
+    def _commit(self, handles: Sequence[JSON]) -> None:
+        transactions = [self._checked(handle) for handle in handles]
+        if all(checkpoint_id > self._committed for checkpoint_id, *_ in transactions):
+            # What was committed is not asked for again, so its dead letters are written.
+            self._has_refused = False
+        for checkpoint_id, count, key in transactions:
             if checkpoint_id <= self._committed:
                 continue
-            bodies = self._context.held.data(checkpoint_id).split(b"\n")
+            data = self._context.held.data(checkpoint_id)
+            bodies = data.split(b"\n")
             if len(bodies) != count:
                 raise ConnectorError(
                     f"{self._sink.describe()}: {len(bodies)} requests are held for checkpoint "
@@ -217,9 +253,15 @@ class _HttpWriter(SinkWriter):
                 )
             began, answered = self._answered
             for number in range(answered if began == checkpoint_id else 0, count):
+                began_s = time.monotonic()
                 self._deliver(bodies[number], f"{key}-{number}")
                 self._answered = checkpoint_id, number + 1
                 self._delivered.clear()
+                self._unnoted_s += time.monotonic() - began_s
+                if self._unnoted_s >= NOTED_EVERY_S and not self._has_refused:
+                    note: JSON = {"key": key, "sha256": sha256(data).hexdigest(), "answered": number + 1}
+                    self._context.progress.note(note)
+                    self._unnoted_s = 0.0
             self._committed = checkpoint_id
 
     def _deliver(self, body: bytes, key: str) -> None:
@@ -234,6 +276,7 @@ class _HttpWriter(SinkWriter):
             records = self._records(body)
             if len(records) == 1:
                 self.refuse(records[0], reason)
+                self._has_refused = True
             else:
                 middle = len(records) // 2
                 for half, name in ((records[:middle], "a"), (records[middle:], "b")):

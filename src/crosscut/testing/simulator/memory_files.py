@@ -11,7 +11,7 @@ from typing import Literal
 
 from crosscut.store.files import Files, Put, UncertainError, checked_path
 
-Operation = Literal["put_if_absent", "write_new", "read", "delete", "settle"]
+Operation = Literal["put_if_absent", "write_new", "replace", "read", "delete", "settle"]
 
 
 class Fault(Enum):
@@ -76,6 +76,14 @@ class MemoryFiles(Files):
             fault = self._begin("write_new", path)
             if path in self.content:
                 raise FileExistsError(errno.EEXIST, "written twice", path)
+            if fault is not Fault.NOT_APPLIED:
+                self.content[path] = data[: len(data) // 2] if fault is Fault.TORN else data
+            if fault in (Fault.APPLIED, Fault.NOT_APPLIED):
+                raise OSError(errno.EIO, "no answer")
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self._lock:
+            fault = self._begin("replace", path)
             if fault is not Fault.NOT_APPLIED:
                 self.content[path] = data[: len(data) // 2] if fault is Fault.TORN else data
             if fault in (Fault.APPLIED, Fault.NOT_APPLIED):
