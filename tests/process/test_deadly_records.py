@@ -185,6 +185,54 @@ def numbered_deadly(number: int) -> Record:
     return Deadly(exits_at_once)(numbered(number))
 
 
+def deadly_line(line: str) -> int:
+    number = int(line)
+    if number in BAD_LINES:
+        HARMS["exit status 3" if number % 2 else "SIGSEGV"]()
+    return number
+
+
+BAD_LINES = frozenset({0, 1_000, 1_001, 2_999})
+
+
+def written_lines(tmp_path: Path) -> Path:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{n}\n" for n in range(3_000)))
+    return path
+
+
+@pytest.mark.parametrize("engine", ["continuous", proven("micro-batch")])
+def test_lines_whose_decoding_ends_the_process_become_dead_letters(
+    tmp_path: Path, started: Any, engine: str
+) -> None:
+    """K1, I1, I2: each of them is there exactly once, as is every other line."""
+    flow = cc.Flow("deadly-lines")
+    source = cc.files.read_jsonl(
+        written_lines(tmp_path), decode=deadly_line, malformed=lambda line, error: [line, str(error)]
+    )
+    both = flow.source(source).named("lines")
+    both.sink(cc.files.jsonl(tmp_path / "out"))
+    started.finish(started(Written(flow, tmp_path, engine)))
+    found = lines(tmp_path / "out")
+    assert sorted(n for n in found if isinstance(n, int)) == sorted(set(range(3_000)) - BAD_LINES)
+    letters = sorted((one for one in found if isinstance(one, list)), key=lambda one: int(one[0]))
+    assert [int(line) for line, _ in letters] == sorted(BAD_LINES)
+    for (line, error), how in zip(
+        letters, ["SIGSEGV", "SIGSEGV", "exit status 3", "exit status 3"], strict=True
+    ):
+        assert f"'{line}', ends its process ({how}) when it is decoded" in error
+
+
+def test_the_line_whose_decoding_ends_the_process_is_named(tmp_path: Path, started: Any) -> None:
+    flow = cc.Flow("deadly-lines")
+    source = cc.files.read_jsonl(written_lines(tmp_path), decode=deadly_line)
+    flow.source(source).named("lines").sink(cc.files.jsonl(tmp_path / "out"))
+    text = failure(started(Written(flow, tmp_path)), started)
+    assert "source 'lines'" in text
+    assert "the line at byte 0, '0', ends its process (SIGSEGV) when it is decoded" in text
+    assert "no restart can mend" in text
+
+
 def test_in_micro_batches_the_record_is_named(tmp_path: Path, started: Any) -> None:
     settings = {"restart": FEW_RESTARTS, "engine": "micro-batch"}
     job = NumberedJob(tmp_path, settings=settings, keyed_hook=Deadly(crashes))

@@ -6,6 +6,7 @@ On a real broker that makes topics by itself as soon as somebody names one.
 from __future__ import annotations
 
 import datetime
+import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ from crosscut.contracts.connectors import (
 from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import ConnectorError, HistoryError, RefusedRecordError
 from crosscut.foundation.ids import CheckpointId
+from crosscut.host.copies import ForkedCopies
+from crosscut.operators.probing import Probing, ProbingTime, decoding_trial
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
     check_prepared_records_can_be_shown,
@@ -90,6 +93,37 @@ def test_a_mistyped_name_is_an_error_and_no_new_topic(broker: KafkaBroker, guara
     writer.close()
     for name in ("mistyped-out", "mistyped-in", topic):
         assert not broker.has_topic(name)
+
+
+def exits_at_bad(message: cc.kafka.Message) -> bytes | None:
+    if message.value == b"bad":
+        os._exit(3)
+    return message.value
+
+
+@pytest.mark.parametrize("malformed", ["skip", "fail", lambda message, error: f"{message.offset}: {error}"])
+def test_a_message_whose_decoding_ends_the_process_is_malformed(broker: KafkaBroker, malformed: Any) -> None:
+    """K1: it is found in a copy of the process, beside the threads and connections of a consumer."""
+    topic = new(broker)
+    broker.produce(topic, [(None, text) for text in (b"bad", b"a", b"b", b"bad", b"c", b"bad")])
+    source = cc.kafka.source(broker.servers, topic, stop="latest", decode=exits_at_bad, malformed=malformed)
+    (split,) = source.splits(1)
+    reader = source.reader(split, split.start)
+    reader.try_decoding(decoding_trial(Probing(ProbingTime(ForkedCopies(DEADLINE_S), 3), 3), "in"))
+    try:
+        if malformed == "fail":
+            with pytest.raises(ConnectorError, match=r"message 0 of .* ends its process \(exit status 3\)"):
+                next_batch(reader, 10)
+            return
+        found: list[Any] = []
+        while len(found) < (3 if malformed == "skip" else 6):
+            found += next_batch(reader, 10)
+    finally:
+        reader.close()
+    if malformed == "skip":
+        assert found == [b"a", b"b", b"c"]
+    else:
+        assert found == ["0: exit status 3", b"a", b"b", "3: exit status 3", b"c", "5: exit status 3"]
 
 
 def test_topics_of_a_pattern_are_found_while_the_source_is_read(broker: KafkaBroker) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
+from crosscut.contracts.decoding import DecodingTrial
 from crosscut.errors import ConnectorError, RefusedRecordError
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId
 from crosscut.foundation.text import ShortRepr
@@ -114,6 +115,14 @@ class SplitReader(ABC, Generic[Record]):
         is asked when its Wait is over, and only then. Not for longer than some 100 ms at a time all the same:
         a split is found to have fallen idle (`idle_after`) only when it is asked. `wake` may be called by any
         thread, at any time, also after `close`; it never blocks.
+        """
+
+    def try_decoding(self, trial: DecodingTrial | None) -> None:
+        """Take what tries records in a copy of the process before they are decoded here; None: no more.
+
+        For readers that call a function of the user in `read`, which may end the process. Called before the
+        first `read` or between two of them, after workers have died. A record that ends the copies is treated
+        as one that can't be decoded.
         """
 
     def close(self) -> None:

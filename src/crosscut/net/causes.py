@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 
+from crosscut.contracts.decoding import ProcessDiedError
 from crosscut.errors import (
     ConnectorError,
     CrosscutError,
@@ -15,7 +16,6 @@ from crosscut.errors import (
     outside_cause,
 )
 from crosscut.foundation.text import escaped
-from crosscut.operators.probing import ProcessDiedError
 from crosscut.protocol.messages import FailureCause
 
 CAUSE_CHARS_MAX = 64_000
@@ -53,12 +53,16 @@ def _cause(error: BaseException) -> FailureCause:
     is_permanent = is_transient = False
     try:
         text = "" if isinstance(error, CrosscutError) else "".join(traceback.format_exception(error))
+        died = error.__cause__ if isinstance(error.__cause__, ProcessDiedError) else None
+        if died is not None:
+            text = died.trace
         message = str(error) or kind
         operator, record = str(getattr(error, "operator", "")), str(getattr(error, "record", ""))
         is_permanent = isinstance(error, ConnectorError) and error.is_permanent is True
         is_transient = error.is_transient if isinstance(error, CrosscutError) else may_pass(error)
     except BaseException as second:  # noqa: BLE001 - exceptions of user code may raise when looked at
         text = operator = record = ""
+        died = None
         message = f"{kind}, which can't be shown: looking at it raises {type(second).__name__}"
     return FailureCause(
         kind=kind,
@@ -66,7 +70,7 @@ def _cause(error: BaseException) -> FailureCause:
         operator=operator,
         record=record[:CAUSE_CHARS_MAX],
         traceback=text[-CAUSE_CHARS_MAX:],
-        is_final=_is_damaged(error) or isinstance(error, HistoryError),
+        is_final=_is_damaged(error) or isinstance(error, HistoryError) or died is not None,
         # A connector knows whether its service is down, and says so by `is_permanent` alone.
         is_first=isinstance(error, ConnectorError),
         is_from_outside=outside_cause(error) is not None,

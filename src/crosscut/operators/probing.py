@@ -7,12 +7,13 @@ forked copy of itself first, record by record. What a copy survives is then proc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crosscut.contracts.dead_letters import DeadLetter
+from crosscut.contracts.decoding import DecodingTrial, ProcessDiedError
 from crosscut.errors import UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.operators.operator import Operator, shortened, text_of
@@ -25,10 +26,6 @@ AT_ONCE_MS = 2_000
 restart. The worker that died had come to it since the newest checkpoint."""
 
 KILLED = "SIGKILL"
-
-
-class ProcessDiedError(Exception):
-    """Stands for the end of a process, where other records have an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +195,31 @@ class Probing:
     def _next_passes(self, operator: Operator, batch: Batch) -> bool:
         """Whether a copy, made now, is through with the record after the first."""
         return len(batch) > 1 and self._time.attempt(operator, part_of(batch, 1, 2)).passed > 0
+
+
+class _Decoding(Operator):
+    """Stands for a source, whose records are decoded before there is an operator that could be copied."""
+
+    def __init__(self, uid: str, decode: Callable[[Any], object]) -> None:
+        super().__init__(uid)
+        self._decode = decode
+
+    def process(self, batch: Batch) -> Batch:
+        for one in batch.records:
+            self._decode(one)
+        return batch
+
+
+def decoding_trial(probing: Probing, uid: str) -> DecodingTrial:
+    """Return what tries the decoding of source `uid`."""
+
+    def trial(decode: Callable[[Any], object], found: Sequence[Any]) -> int | ProcessDiedError:
+        outcome = probing.look(_Decoding(uid, decode), Batch(list(found)))
+        if isinstance(outcome, Deadly):
+            return ProcessDiedError(outcome.died.how, outcome.died.trace)
+        return outcome
+
+    return trial
 
 
 def deadly_error(uid: str, found: Deadly) -> UserCodeError:

@@ -10,6 +10,7 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, TaskId
 from crosscut.operators.connector_errors import raise_named
 from crosscut.operators.operator import user_code_error
+from crosscut.operators.probing import Probing, decoding_trial
 from crosscut.protocol.messages import AlignSources, SourceReached
 from crosscut.protocol.splits.alignment import AlignedSplits
 from crosscut.task.chain import Chain
@@ -98,6 +99,10 @@ class SourceInput:
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Give `wake` to the readers: it ends `wait_ms`."""
         self._splits.wake_by(wake)
+
+    def probe(self, probing: Probing | None) -> None:
+        """Have what a copy of the process can try of the source tried there; None: no more."""
+        self._splits.try_decoding(decoding_trial(probing, self._uid) if probing is not None else None)
 
     def align(self, news: AlignSources) -> bool:
         """The coordinator says how far groups are; return whether a split needs to wait no longer."""

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.contracts.decoding import DecodingTrial
 from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId
@@ -74,6 +75,7 @@ class SplitQueue:
         self.just_ended: list[str] = []
         self.just_waiting: list[str] = []
         self._wake: Callable[[], None] | None = None
+        self._trial: DecodingTrial | None = None
         # Positions to acknowledge once a checkpoint is complete.
         self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
 
@@ -85,6 +87,12 @@ class SplitQueue:
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Give `wake` to the readers that will be opened: it ends a Wait, from any thread."""
         self._wake = wake
+
+    def try_decoding(self, trial: DecodingTrial | None) -> None:
+        """Have the readers try records in a copy of the process before they decode them; None: no more."""
+        self._trial = trial
+        for one in self._open:
+            one.reader.try_decoding(trial)
 
     def add(self, splits: Sequence[tuple[Split, JSON]], since: CheckpointId, *, is_last: bool) -> None:
         """Take more splits, which belong to checkpoints from `since` on; after the last no others come."""
@@ -176,6 +184,8 @@ class SplitQueue:
             reader = self._source.reader(split, position)
             if self._wake is not None:
                 reader.wake_by(self._wake)
+            if self._trial is not None:
+                reader.try_decoding(self._trial)
         except BaseException as error:
             at = "" if position == split.start else f" at position {shortened(position)}"
             failed = f"source {self._uid!r}: split {shortened(split.split_id)} can't be opened{at}"

@@ -20,6 +20,7 @@ from crosscut.errors import ProtocolError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, CheckpointId, VertexId
 from crosscut.graph.specs import SideOutput
+from crosscut.operators.probing import Probing
 from crosscut.operators.sink import SinkOperator
 from crosscut.protocol.events import BarrierArrived, CommitAuthorised
 from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReached, TaskStatistics
@@ -330,6 +331,12 @@ class Task:
         """Let the readers of a source end a wait; `wake` may be called by any thread."""
         if self._reading is not None:
             self._reading.wake_by(wake)
+
+    def probe(self, probing: Probing | None) -> None:
+        """Try records in a copy of the process before they are decoded or processed here; None: no more."""
+        self.chain.probing = probing
+        if self._reading is not None:
+            self._reading.probe(probing)
 
     def align(self, news: AlignSources) -> bool:
         """The coordinator says how far groups of sources are; return whether a split needs to wait no longer.

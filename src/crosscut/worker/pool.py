@@ -188,7 +188,7 @@ class TaskPool:
     def add(self, task: Task, state: KeyedState | None, writer: SinkWriter | None) -> None:
         """Add a task; in topological order."""
         if self._probing_time is not None and self._checkpoints_to_probe:
-            task.chain.probing = Probing(self._probing_time, self._deaths)
+            task.probe(Probing(self._probing_time, self._deaths))
         runner = TaskRunner(self, task, state, writer)
         self._runners.append(runner)
         task.wake_by(partial(self._wake_up, runner))
@@ -439,7 +439,7 @@ class TaskPool:
             self._checkpoints_to_probe -= 1
             if not self._checkpoints_to_probe:
                 for task in self.tasks:
-                    task.chain.probing = None
+                    task.probe(None)
         instead = {one.vertex: one.pending for one in together}
         self._tell(lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex)))
 

@@ -22,6 +22,7 @@ from crosscut.connectors.files.lines import (
 from crosscut.connectors.files.malformed import Malformed, checked_malformed, set_aside
 from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.contracts.decoding import DecodingTrial, ProcessDiedError, TriedDecoding
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.foundation.suggestions import checks_options
 
@@ -100,6 +101,7 @@ class _JsonLinesReader(SplitReader[Any]):
         self._malformed = malformed
         self._decode = json_value if decode == "json" else decode
         self._is_any = decode == "json"
+        self._trial: DecodingTrial | None = None
 
     @property
     def position(self) -> JSON:
@@ -111,6 +113,8 @@ class _JsonLinesReader(SplitReader[Any]):
             return lines
         if isinstance(lines, LongLine):
             records = set_aside(self._malformed, lines.text, lines.error)
+        elif self._trial is not None:
+            records = self._decoded_singly(lines)
         else:
             found = [line for line in lines if line]
             try:
@@ -119,28 +123,36 @@ class _JsonLinesReader(SplitReader[Any]):
                 records = self._decoded_singly(lines)
         return records or Wait(0, is_coming=True)
 
+    def try_decoding(self, trial: DecodingTrial | None) -> None:
+        self._trial = trial
+
     def close(self) -> None:
         self._lines.close()
 
     def _decoded_singly(self, lines: list[str]) -> list[Any]:
         records: list[Any] = []
+        decode: Callable[[str], Any] = self._decode
+        if self._trial is not None:
+            decode = TriedDecoding(decode, self._trial, [line for line in lines if line])
         for index, line in enumerate(lines):
             try:
                 if line:
-                    records.append(self._decode(line))
+                    records.append(decode(line))
             except (ExtraMissing, SettingsError):
                 # No line is to blame for that.
                 raise
             except Exception as error:  # noqa: BLE001 - as above
                 offset = self._lines.start_of_last(len(lines) - index)
+                died = error if isinstance(error, ProcessDiedError) else None
+                reason = died.sentence if died is not None else f"can't be read as JSON: {error}"
                 refusal = ConnectorError(
-                    f"{self._lines.path}: the line at byte {offset}, {shortened(line)}, can't be "
-                    f"read as JSON: {error}; correct the file, or set malformed='skip' or a function to go "
-                    f"on without it",
+                    f"{self._lines.path}: the line at byte {offset}, {shortened(line)}, {reason}; correct "
+                    f"the file, or set malformed='skip' or a function to go on without it",
                     path=self._lines.path,
                     offset=offset,
                     # A function of the user may need a service that is down.
-                    is_permanent=self._is_any or isinstance(self._decode, TypedJson),
+                    is_permanent=self._is_any or died is not None or isinstance(self._decode, TypedJson),
                 )
+                refusal.__cause__ = died
                 records += set_aside(self._malformed, line, refusal)
         return records

@@ -16,6 +16,7 @@ from typing import Any
 
 from crosscut.connectors.files.input_files import FileSource, InputFile
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.contracts.decoding import DecodingTrial
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.keys import stable_hash
@@ -114,6 +115,7 @@ class _WatchReader(SplitReader[Record]):
         self._names: dict[str, None] = dict.fromkeys(names)
         self._parts = deque((Split(*row[:4]), row[4]) for row in rows)
         self._reader: SplitReader[Record] | None = None
+        self._trial: DecodingTrial | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="crosscut-watch")
         self._look: Future[_Look] | None = None
         self._looked_at_s = float("-inf")
@@ -131,6 +133,7 @@ class _WatchReader(SplitReader[Record]):
             return self._looking()
         if self._reader is None:
             self._reader = self._watched.source.reader(*self._parts[0])
+            self._reader.try_decoding(self._trial)
         found = self._reader.read(limit)
         if not isinstance(found, EndOfSplit):
             return found
@@ -138,6 +141,11 @@ class _WatchReader(SplitReader[Record]):
         self._parts.popleft()
         reader.close()
         return Wait(0, is_coming=True)
+
+    def try_decoding(self, trial: DecodingTrial | None) -> None:
+        self._trial = trial
+        if self._reader is not None:
+            self._reader.try_decoding(trial)
 
     def close(self) -> None:
         reader, self._reader = self._reader, None

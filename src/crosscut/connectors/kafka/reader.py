@@ -18,6 +18,7 @@ from crosscut.connectors.kafka.client import TIMEOUT_S, library, refused
 from crosscut.connectors.kafka.records import Decoding, Message, SchemaUnavailable, decoder, message_of
 from crosscut.connectors.kafka.watch import Watch
 from crosscut.contracts.connectors import JSON, EndOfSplit, SplitReader, Wait
+from crosscut.contracts.decoding import DecodingTrial, ProcessDiedError, TriedDecoding
 from crosscut.errors import ConnectorError, SettingsError
 
 Malformed = Literal["fail", "skip"] | Callable[[Message, Exception], Any]
@@ -274,6 +275,7 @@ class PartitionReader(SplitReader):
         # transactions, which are no messages.
         self._end = -1
         self._decode = decoder(reading.decode)
+        self._trial: DecodingTrial | None = None
         self._acknowledges = reading.has_group
         # When it was last asked and had nothing; infinitely long ago while it has something.
         self.asked_s = -math.inf
@@ -390,6 +392,8 @@ class PartitionReader(SplitReader):
             if not found:
                 self._next = last + 1
                 return EndOfSplit()
+        if self._trial is not None:
+            return self._decoded_singly(found)
         try:
             records = self._decode(found)
         except (SchemaUnavailable, ExtraMissing, SettingsError):
@@ -402,9 +406,12 @@ class PartitionReader(SplitReader):
     def _decoded_singly(self, found: list[Any]) -> list[Any] | Wait:
         """Decode message by message; the good ones before one that fails the job go out first."""
         records: list[Any] = []
+        decode: Callable[[Any], list[Any]] = self._decode_one
+        if self._trial is not None:
+            decode = TriedDecoding(decode, self._trial, found)
         for index, message in enumerate(found):
             try:
-                records += self._decode([message])
+                records += decode(message)
             except (SchemaUnavailable, ExtraMissing, SettingsError):
                 raise
             except Exception as error:
@@ -423,20 +430,29 @@ class PartitionReader(SplitReader):
             self._next = message.offset() + 1
         return records or Wait(0)
 
+    def _decode_one(self, message: Any) -> list[Any]:
+        return self._decode([message])
+
     def _malformed(self, message: Any, error: Exception) -> ConnectorError:
         topic, partition = self.partition
         decode = self._reading.decode
+        called = decode if isinstance(decode, str) else getattr(decode, "__name__", decode)
+        reason = f"can't be decoded by decode={called!r}: {type(error).__name__}: {error}"
+        if isinstance(error, ProcessDiedError):
+            reason = f"{error.sentence} (decode={called!r})"
         return ConnectorError(
-            f"message {message.offset()} of partition {partition} of topic {topic!r} can't be decoded by "
-            f"decode={decode if isinstance(decode, str) else getattr(decode, '__name__', decode)!r}: "
-            f"{type(error).__name__}: {error}; set malformed='skip' or a function to go on without it",
+            f"message {message.offset()} of partition {partition} of topic {topic!r} {reason}; set "
+            f"malformed='skip' or a function to go on without it",
             topic=topic,
             # A function may need a service that is down.
-            is_permanent=isinstance(decode, str | TypedJson),
+            is_permanent=isinstance(decode, str | TypedJson) or isinstance(error, ProcessDiedError),
         )
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         self._shared.wake_by(wake)
+
+    def try_decoding(self, trial: DecodingTrial | None) -> None:
+        self._trial = trial
 
     def acknowledge(self, position: JSON) -> None:
         if not self._acknowledges:
