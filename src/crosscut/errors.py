@@ -108,6 +108,16 @@ class ProtocolError(CrosscutError):
     """
 
 
+class MissingRecordsError(ProtocolError):
+    """A channel between two workers goes on after records that its receiver does not have.
+
+    Example: the log of a worker was replaced by a backup, so the other worker has forgotten what it lacks.
+
+    What to do: restore the logs of all workers from one moment, or start from a savepoint. Without a backup,
+    report it: a bug of Crosscut.
+    """
+
+
 class WireError(CrosscutError):
     """A peer sent bytes that the wire format does not allow; the connection is closed.
 

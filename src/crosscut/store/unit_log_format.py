@@ -9,8 +9,7 @@ All numbers are big-endian. Magic and format come first in every format, so that
 is recognized. The header says where the entry belongs and how long it is: an entry can be an object of its
 own, or one of many in a file.
 
-The tags have gaps: a section with the news numbers of channels (watermarks, idleness) can be added. A release
-that does not know the section refuses the entry.
+The tags have gaps, so that sections can be added. A release that does not know a section refuses the entry.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from crosscut.errors import AuthenticityError, StateError, StoreError
 from crosscut.foundation.ids import ChannelId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.unit_log.entries import (
+    ChannelPosition,
     GroupCommitted,
     GroupContent,
     Incarnation,
@@ -54,8 +54,8 @@ _SECTION = struct.Struct(">HQ")
 _COUNT = struct.Struct(">I")
 _INDEX = struct.Struct(">QQ")
 _CHANNEL = struct.Struct(">IHIHI")
-_NUMBER = struct.Struct(">Q")
-_RECORDS = struct.Struct(">QQQ")
+_POSITION = struct.Struct(">QQ")
+_RECORDS = struct.Struct(">QQQQ")
 _NO_KEY = bytes(8)
 _KINDS: dict[int, type[UnitEntry]] = {1: UnitSegmentOpened, 2: GroupCommitted, 3: UnitSegmentClosed}
 _KIND_NUMBERS: dict[type[UnitEntry], int] = {kind: number for number, kind in _KINDS.items()}
@@ -302,7 +302,7 @@ def _sections_of(entry: UnitEntry) -> dict[_Tag, bytes]:
     if isinstance(entry, GroupCommitted):
         content = entry.content
         return {
-            _Tag.RECEIVED: _numbers(entry.received),
+            _Tag.RECEIVED: _positions(entry.received),
             _Tag.SENT: _records(entry.sent),
             _Tag.TASKS: content.sections,
             _Tag.VALUES: _group_values(content),
@@ -321,8 +321,8 @@ def _sections_of(entry: UnitEntry) -> dict[_Tag, bytes]:
         )
         sections |= {
             _Tag.SNAPSHOT: _INDEX.pack(snapshot.index.segment, snapshot.index.number),
-            _Tag.RECEIVED: _numbers(snapshot.received),
-            _Tag.GIVEN: _numbers(snapshot.given),
+            _Tag.RECEIVED: _positions(snapshot.received),
+            _Tag.GIVEN: _positions(snapshot.given),
             _Tag.SENT: _records(snapshot.kept),
             _Tag.VALUES: to_text(values).encode("ascii"),
         }
@@ -346,11 +346,11 @@ def _written(sections: Mapping[_Tag, bytes]) -> Iterable[bytes]:
             yield content
 
 
-def _numbers(numbers: tuple[tuple[ChannelId, int], ...]) -> bytes:
-    if not numbers:
+def _positions(positions: tuple[tuple[ChannelId, ChannelPosition], ...]) -> bytes:
+    if not positions:
         return b""
-    return _COUNT.pack(len(numbers)) + b"".join(
-        _channel(channel) + _NUMBER.pack(number) for channel, number in numbers
+    return _COUNT.pack(len(positions)) + b"".join(
+        _channel(channel) + _POSITION.pack(one.record, one.news) for channel, one in positions
     )
 
 
@@ -362,7 +362,7 @@ def _records(sent: tuple[SentRecords, ...]) -> bytes:
         records = one.records
         pieces += (
             _channel(one.channel),
-            _RECORDS.pack(records.first, records.last, len(records.payload)),
+            _RECORDS.pack(records.first, records.last, records.news, len(records.payload)),
             records.payload,
         )
     return b"".join(pieces)
@@ -414,21 +414,22 @@ class _Reading:
         except UnicodeDecodeError as error:
             raise StoreError("the name of a vertex is not UTF-8") from error
 
-    def numbers(self) -> tuple[tuple[ChannelId, int], ...]:
-        found: list[tuple[ChannelId, int]] = []
+    def positions(self) -> tuple[tuple[ChannelId, ChannelPosition], ...]:
+        found: list[tuple[ChannelId, ChannelPosition]] = []
         for _ in range(self._count()):
             channel = self.channel()
-            found.append((channel, self.integers(_NUMBER)[0]))
+            found.append((channel, ChannelPosition(*self.integers(_POSITION))))
         return tuple(found)
 
     def records(self) -> tuple[SentRecords, ...]:
         found: list[SentRecords] = []
         for _ in range(self._count()):
             channel = self.channel()
-            first, last, size = self.integers(_RECORDS)
-            if not 1 <= first <= last:
-                raise StoreError(f"{channel} has records {first} to {last}")
-            found.append(SentRecords(channel, NumberedRecords(first, last, self.take(size))))
+            first, last, news, size = self.integers(_RECORDS)
+            # News alone comes after `last`.
+            if not 1 <= first <= last + (news > 0):
+                raise StoreError(f"{channel} has records {first} to {last} and news {news}")
+            found.append(SentRecords(channel, NumberedRecords(first, last, self.take(size), news)))
         return tuple(found)
 
     def _count(self) -> int:
@@ -460,7 +461,7 @@ def _entry_of(
     if kind is UnitSegmentClosed:
         entry = UnitSegmentClosed(incarnation)
     elif kind is GroupCommitted:
-        received, sent = section(_Tag.RECEIVED).numbers(), section(_Tag.SENT).records()
+        received, sent = section(_Tag.RECEIVED).positions(), section(_Tag.SENT).records()
         tasks, stored = section(_Tag.TASKS).rest(), section(_Tag.VALUES)
         group = _values(stored, GroupValues) if stored.has_more else GroupValues((), [], None)
         content = GroupContent(tasks, _together(group.splits, group.positions), group.sink)
@@ -475,8 +476,8 @@ def _entry_of(
             )
             snapshot = UnitSnapshot(
                 section(_Tag.SNAPSHOT).index(),
-                section(_Tag.RECEIVED).numbers(),
-                section(_Tag.GIVEN).numbers(),
+                section(_Tag.RECEIVED).positions(),
+                section(_Tag.GIVEN).positions(),
                 section(_Tag.SENT).records(),
                 _together(values.splits, values.positions),
                 owed,

@@ -61,3 +61,4 @@ def unit_graph(name: str, edges: str, **records: int) -> UnitGraph:
 LOOP = unit_graph("two sources, two tasks, a loop and a sink", "S>A S>B T>A T>B A>K B>K B>A*", S=4, T=3)
 PAIR = unit_graph("a source and a sink", "S>K", S=6)
 SMALL = unit_graph("one record", "S>K", S=1)
+TWO_RECORDS = unit_graph("two records", "S>K", S=2)

@@ -85,17 +85,8 @@ class StateFollowsItsEntry(Host):
 _WAIT = 'case Fate.WAIT:\n            return [StartTimer(self._timer("retry-append"), RETRY_APPEND_MS)], None'
 _APPEND = "return [*effects, *self._log.append(group)]"
 _DUPLICATES = (
-    Edit(NumberedReceiver, "_arrived", "if last <= self.taken:", "if False:"),
-    Edit(NumberedReceiver, "_arrived", "skipped = self.taken + 1 - first", "skipped = 0"),
-)
-_GAPS = (
-    Edit(NumberedReceiver, "_arrived", "if first > self.taken + 1:", "if False:"),
-    Edit(
-        NumberedReceiver,
-        "_arrived",
-        "skipped = self.taken + 1 - first",
-        "skipped = max(0, self.taken + 1 - first)",
-    ),
+    Edit(NumberedReceiver, "_arrived", "if now == self.arrived:", "if False:"),
+    Edit(NumberedReceiver, "_arrived", "skip = skipped(first, last, self.arrived)", "skip = 0"),
 )
 _READS_FIRST = (
     Edit(UnitLog, "start", "SealSegment() if self._has_files else ReadUnitTail()", "ReadUnitTail()"),
@@ -117,6 +108,17 @@ _READS_FIRST = (
     Edit(UnitLog, "handle", "return [ReadUnitTail()], None", "return self._read(self._early)"),
 )
 
+NOT_ASKED_AGAIN = (
+    Edit(
+        NumberedReceiver,
+        "_refused",
+        "return [AskResume(self._channel, connection, self.arrived)]",
+        "return []",
+    ),
+)
+"""A receiver that was refused waits for ever, though it has come as far meanwhile. For the search alone: each
+later connection of a walk cures it."""
+
 BUGS: dict[str, PlantedBug] = {
     "outputs leave before the log": PlantedBug(
         "U3",
@@ -124,8 +126,9 @@ BUGS: dict[str, PlantedBug] = {
             Edit(
                 NumberedSender,
                 "handle",
-                "self.given += count",
-                "self.given += count; return self.logged(self.given)",
+                "self._emitted(count, payload, has_news=has_news)",
+                "self._emitted(count, payload, has_news=has_news); self._ended = self.given\n"
+                "            return self.logged()",
             ),
         ),
     ),
@@ -135,19 +138,19 @@ BUGS: dict[str, PlantedBug] = {
             Edit(
                 NumberedReceiver,
                 "_arrived",
-                "return [DeliverRecords(self._channel, skipped)]",
-                "return [DeliverRecords(self._channel, skipped), AcknowledgeInputs(self._channel, last)]",
+                "return [DeliverRecords(self._channel, skip)]",
+                "return [DeliverRecords(self._channel, skip), AcknowledgeInputs(self._channel, now)]",
             ),
         ),
     ),
     "a resume is an acknowledgement": PlantedBug(
-        "U8",
+        "U2|U8",
         (
             Edit(
                 NumberedSender,
                 "_resume",
-                "self._sent_up_to = number",
-                "self._sent_up_to = number; self._acknowledged(number)",
+                "self._unsent = deque(lacking)",
+                "self._unsent = deque(lacking); self._acknowledged(position)",
             ),
         ),
     ),
@@ -161,8 +164,8 @@ BUGS: dict[str, PlantedBug] = {
             Edit(
                 Unit,
                 "_restored",
-                "channel, given.get(channel, 0), tuple(kept.get(channel, ()))",
-                "channel, 0, ()",
+                "channel, given.get(channel, START), tuple(kept.get(channel, ()))",
+                "channel, START, ()",
             ),
         ),
     ),
@@ -286,7 +289,7 @@ BUGS: dict[str, PlantedBug] = {
         habits=Habits(liked=("compact",)),
     ),
     "the snapshot is of a later moment": PlantedBug(
-        "U1|U3|U4",
+        "U1|U3|U4|U9",
         (
             Edit(
                 Unit,
@@ -313,7 +316,7 @@ BUGS: dict[str, PlantedBug] = {
     ),
     "records after a gap are taken": PlantedBug(
         "U2",
-        _GAPS,
+        (Edit(NumberedReceiver, "_arrived", "if is_gap(first, news, self.arrived):", "if False:"),),
         habits=Habits(PAIR, liked=("repeat",)),
     ),
     "state follows its entry": PlantedBug("U2", make=partial(UnitWorld, host=StateFollowsItsEntry)),
@@ -323,9 +326,45 @@ BUGS: dict[str, PlantedBug] = {
             Edit(
                 NumberedSender,
                 "_send",
-                "self._sent_up_to = leaving[-1].last",
-                "self._sent_up_to = leaving[-1].last\n"
-                "        self._kept = deque(one for one in self._kept if one not in leaving)",
+                "effects.append(SendRecords(self._channel, self._connection, self._unsent.popleft()))",
+                "effects.append(SendRecords(self._channel, self._connection, self._unsent.popleft()))\n"
+                "        self._kept.remove(effects[-1].records)",
+            ),
+        ),
+    ),
+    "what has arrived is acknowledged": PlantedBug(
+        "U4", (Edit(NumberedReceiver, "logged", "self.safe = self.taken", "self.safe = self.arrived"),)
+    ),
+    "news without records is not sent again": PlantedBug(
+        "U2|U8",
+        (
+            Edit(
+                NumberedSender,
+                "_resume",
+                "if is_after(one, position)",
+                "if one.last > position.record",
+            ),
+        ),
+    ),
+    "an acknowledgement of records forgets the news after them": PlantedBug(
+        "U2|U8|U9",
+        (
+            Edit(
+                NumberedSender,
+                "_acknowledged",
+                "not is_after(self._kept[0], position)",
+                "self._kept[0].last <= position.record",
+            ),
+        ),
+    ),
+    "news has no numbers": PlantedBug(
+        "U2|U8|U9",
+        (
+            Edit(
+                Unit,
+                "_end_group",
+                "by_channel(received), sent",
+                "by_channel({one: replace(at, news=0) for one, at in received.items()}), sent",
             ),
         ),
     ),

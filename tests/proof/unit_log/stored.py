@@ -5,6 +5,7 @@ from __future__ import annotations
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.unit_log.entries import (
+    ChannelPosition,
     GroupCommitted,
     GroupContent,
     Incarnation,
@@ -44,8 +45,8 @@ def group(number: int, position: int, size: int = 20) -> GroupCommitted:
     """Return a group of incarnation `number` that reads up to `position`, with a payload of `size` bytes."""
     return GroupCommitted(
         incarnation(number),
-        ((CHANNEL, 2 * position), (OTHER, position)),
-        (SentRecords(OTHER, NumberedRecords(position, position + 2, b"p" * size)),),
+        ((CHANNEL, ChannelPosition(2 * position, 1)), (OTHER, ChannelPosition(position))),
+        (SentRecords(OTHER, NumberedRecords(position, position + 2, b"p" * size, position)),),
         GroupContent(b"state", (("split", [position, None, 2.5, "ä"]), ("b", position)), {"file": "x"}),
     )
 
@@ -54,9 +55,12 @@ def snapshot(index: LogIndex) -> UnitSnapshot:
     """Return what a log adds up to at `index`."""
     return UnitSnapshot(
         index,
-        ((CHANNEL, 9),),
-        ((OTHER, 11),),
-        (SentRecords(OTHER, NumberedRecords(10, 11, b"kept")),),
+        ((CHANNEL, ChannelPosition(9, 2)),),
+        ((OTHER, ChannelPosition(11, 1)),),
+        (
+            SentRecords(OTHER, NumberedRecords(10, 11, b"kept")),
+            SentRecords(OTHER, NumberedRecords(12, 11, b"", 1)),
+        ),
         (("split", {"at": 1}), ("b", None)),
         ((LogIndex(1, 4), {"file": "y"}), (LogIndex(2, 2), "z")),
         (Part("parts/1/a", 7, "ab" * 32, checkpoint_id=CheckpointId(3)), Part("", 1, "cd" * 32, "eA==")),

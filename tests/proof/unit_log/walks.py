@@ -24,7 +24,7 @@ STEPS_BETWEEN_CUTS = 5
 
 WEIGHTS = {
     "crash": 0.12, "launch": 0.25, "repeat": 0.1, "no answer": 0.4, "done, no answer": 0.4, "never": 0.15,
-    "poll": 1.5, "compact": 0.5, "refuse": 0.2, "connect": 1.0, "deliver": 1.0, "deliver one": 0.5,
+    "poll": 1.5, "compact": 0.5, "refuse": 0.2, "connect": 1.0, "deliver": 1.0, "take": 1.0, "take one": 0.5,
     "end group": 1.0, "done": 1.0, "timer": 1.0,
 }  # fmt: skip
 

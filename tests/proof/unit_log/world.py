@@ -6,7 +6,7 @@ asked for them. `actions` says what can happen next, `handle` makes it happen. W
 whether the rules hold:
 
 U1  a number names one content for ever
-U2  no record is lost, repeated or out of order at its receiver
+U2  no record is lost, repeated or out of order at its receiver; news never goes back
 U3  what leaves a unit is in its log: records
 U4  ... acknowledgements, and source positions
 U5  ... output of sinks, which is visible once
@@ -18,13 +18,13 @@ U9  the ends of all logs are a consistent cut, at any moment
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tests.proof.explorer.items import ensure
 from tests.proof.unit_log.graphs import UnitGraph, UnitSite
 
-from crosscut.errors import ProtocolError
+from crosscut.errors import MissingRecordsError, ProtocolError
 from crosscut.foundation.ids import ChannelId, Epoch, LogIndex
 from crosscut.protocol import events as on_log
 from crosscut.protocol.effects import CancelTimer, StartTimer
@@ -32,6 +32,8 @@ from crosscut.protocol.snapshots import Part
 from crosscut.protocol.unit_log import effects as do
 from crosscut.protocol.unit_log import events as on
 from crosscut.protocol.unit_log.entries import (
+    START,
+    ChannelPosition,
     GroupCommitted,
     GroupContent,
     Incarnation,
@@ -40,6 +42,7 @@ from crosscut.protocol.unit_log.entries import (
     commit_number,
 )
 from crosscut.protocol.unit_log.folding import Fold, folded
+from crosscut.protocol.unit_log.positions import advanced, by_channel
 from crosscut.protocol.unit_log.replay import replayed
 from crosscut.protocol.unit_log.unit import Unit
 
@@ -125,6 +128,17 @@ class Operation(NamedTuple):
 
 
 @dataclass
+class Queued:
+    """What waits in one input queue: batches that have become one, with the newest news of them."""
+
+    channel: ChannelId
+    first: int
+    values: list[str]
+    news: int = 0
+    news_value: str = ""
+
+
+@dataclass
 class Host:
     """The tasks of one incarnation: their state, and what the open group has so far."""
 
@@ -134,12 +148,16 @@ class Host:
     count: int = 0
     position: int = 0
     is_moved: bool = False
+    queue: list[Queued] = field(default_factory=list)
+    positions: dict[ChannelId, ChannelPosition] = field(default_factory=dict)
+    """How far the group has taken its inputs."""
     taken: list[str] = field(default_factory=list)
     output: list[str] = field(default_factory=list)
     frozen: dict[LogIndex, int] = field(default_factory=dict)
     timers: set[on_log.Timer] = field(default_factory=set)
     arriving: bytes = b""
-    """The records of the message that is being handled."""
+    """What the message that is being handled has brought."""
+    arriving_news: int = 0
 
     @property
     def has_content(self) -> bool:
@@ -156,6 +174,11 @@ class Host:
         self.taken, self.output = [], []
         return content
 
+    def ended(self) -> on.GroupEnded:
+        """Return that the group ends."""
+        positions, self.positions = self.positions, {}
+        return on.GroupEnded(self.content(), by_channel(positions))
+
     def processed(self, value: str) -> tuple[ChannelId, str] | None:
         """Process a record; return what it sends, and where to. User code that is not deterministic: another
         incarnation makes another value, and another way."""
@@ -168,8 +191,13 @@ class Host:
         chosen = self.chosen(int(number), path)
         return chosen, made
 
+    @property
+    def onward(self) -> list[ChannelId]:
+        """The outputs that close no cycle."""
+        return [one for one in self.site.outputs if one not in self.back_edges]
+
     def chosen(self, number: int, path: str) -> ChannelId:
-        outputs = [one for one in self.site.outputs if one not in self.back_edges]
+        outputs = self.onward
         back = [one for one in self.site.outputs if one in self.back_edges]
         is_back = back and len(path) < 2 * HOPS_MAX and (number + self.incarnation) % 3 == 0
         return back[0] if is_back else outputs[(number + self.incarnation) % len(outputs)]
@@ -213,8 +241,9 @@ class UnitWorld:
         self._newest = dict.fromkeys(self.logs, 0)
         # What the world knows.
         self._contents: dict[tuple[ChannelId, int], str] = {}
+        self._news: dict[tuple[ChannelId, int], str] = {}
         self._counted: dict[str, dict[LogIndex, GroupCommitted]] = {one.name: {} for one in graph.sites}
-        self._safe: dict[ChannelId, int] = {}
+        self._safe: dict[ChannelId, ChannelPosition] = {}
         self._processed = dict.fromkeys(self.logs, 0)
         self._logged_positions = dict.fromkeys(self.logs, 0)
         self._forgotten = dict.fromkeys(self.logs, 0)
@@ -244,6 +273,10 @@ class UnitWorld:
                 if self._can_process(process):
                     unread = host.site.records - host.position
                     found += [("poll", process, count) for count in (1, 2) if count <= unread]
+                    if host.queue:
+                        found.append(("take", process))
+                        if len(host.queue[0].values) > 1:
+                            found.append(("take one", process))
                 if unit.can_end_group and host.has_content:
                     found.append(("end group", process))
                 if left["compactions"] and host.has_content:
@@ -273,18 +306,10 @@ class UnitWorld:
         for at, message in enumerate(self._wire):
             if message.lane not in lanes:
                 lanes.add(message.lane)
-                records = message.event if isinstance(message.event, on.RecordsArrived) else None
-                if records is None or self._is_free(message.process):
-                    found.append(("deliver", at))
-                    if records is not None and records.first < records.last:
-                        found.append(("deliver one", at))
+                found.append(("deliver", at))
             if self._left["repeats"]:
                 found.append(("repeat", at))
         return found
-
-    def _is_free(self, process: Process) -> bool:
-        """Whether records that come to `process` are taken, or lost with it."""
-        return process not in self.units or self._can_process(process)
 
     def _may_connect(self, channel: ChannelId, sender: int, receiver: int) -> bool:
         at = self._current.get((channel, sender))
@@ -326,7 +351,11 @@ class UnitWorld:
                 self._poll((name, number), count)
             case ("end group", (str(name), int(number))):
                 process = name, number
-                self._tell(process, on.GroupEnded(self.hosts[process].content()))
+                self._tell(process, self.hosts[process].ended())
+            case ("take", (str(name), int(number))):
+                self._take((name, number))
+            case ("take one", (str(name), int(number))):
+                self._take((name, number), count=1)
             case ("compact", (str(name), int(number))):
                 self._left["compactions"] -= 1
                 self._tell((name, number), on.CompactionRequested())
@@ -346,13 +375,15 @@ class UnitWorld:
                 message = self._wire.pop(at)
                 if message.process in self.units and self.units[message.process].is_running:
                     self._tell(message.process, message.event, message.payload)
-            case ("deliver one", int(at)):
-                self._deliver_one(at)
             case ("repeat", int(at)):
                 self._left["repeats"] -= 1
                 self._next_connection += 1
-                # It comes at any time, before those in front of it, too.
-                self._wire.append(self._wire[at]._replace(lane=(-self._next_connection, 0)))
+                # It comes at any time, before those in front of it, too: on a connection that is over.
+                message = self._wire[at]
+                event = message.event
+                if isinstance(event, on.RecordsArrived | on.ResumeAsked | on.ResumeRefused):
+                    event = replace(event, connection=on.ConnectionId(0))
+                self._wire.append(message._replace(lane=(-self._next_connection, 0), event=event))
             case ("never", int(at)):
                 self.operations.pop(at)
             case ("no answer", int(at)):
@@ -398,12 +429,10 @@ class UnitWorld:
 
     def _poll(self, process: Process, count: int) -> None:
         host = self.hosts[process]
-        name, number = process
+        name, _ = process
         if host.position < self._forgotten[name]:
-            heads = [one for one in self.logs[name].values() if isinstance(one, UnitSegmentOpened)]
-            is_owner = heads[-1].incarnation.number == number
             ensure(
-                not is_owner,
+                not self._owns_log(process),
                 f"U4: {name} needs position {host.position}, forgotten are {self._forgotten[name]}",
             )
             self._end(process)
@@ -411,19 +440,42 @@ class UnitWorld:
         first = host.site.number * 100 + host.position
         host.position += count
         host.is_moved = True
-        self._process(process, [f"{one}:" for one in range(first, first + count)])
+        # Each source says once that it is at its end.
+        news = "~" if host.position == host.site.records else ""
+        self._process(process, [f"{one}:" for one in range(first, first + count)], news)
 
-    def _process(self, process: Process, values: list[str]) -> None:
-        """Have the tasks of a unit process a batch."""
+    def _take(self, process: Process, count: int | None = None) -> None:
+        """Have a task take a batch out of its queue, or only so many records of it."""
+        host = self.hosts[process]
+        queued = host.queue.pop(0)
+        values, news, news_value = queued.values, queued.news, queued.news_value
+        if count is not None:
+            host.queue.insert(0, replace(queued, first=queued.first + count, values=values[count:]))
+            values, news, news_value = values[:count], 0, ""
+        channel, last = queued.channel, queued.first + len(values) - 1
+        source = channel.source.vertex
+        host.taken += [f"{source}/{number}/{value}" for number, value in enumerate(values, queued.first)]
+        if news:
+            host.taken.append(f"{source}/~{news}/{news_value}")
+        position = host.positions.get(channel, self.units[process]._receivers[channel].taken)
+        host.positions[channel] = advanced(position, last, news)
+        self._process(process, values, news_value if channel not in self._graph.back_edges else "")
+
+    def _process(self, process: Process, values: list[str], news: str) -> None:
+        """Have the tasks of a unit process a batch, and pass on the news after it."""
         host, unit = self.hosts[process], self.units[process]
         sent: dict[ChannelId, list[str]] = {}
         for value in values:
             made = host.processed(value)
             if made is not None:
                 sent.setdefault(made[0], []).append(made[1])
+        if news:
+            for channel in host.onward:
+                sent.setdefault(channel, []).append(f"{news}{host.site.name}{host.incarnation}")
         for channel, records in sent.items():
             payload = " ".join(records).encode()
-            self._tell(process, on.RecordsEmitted(channel, len(records), payload))
+            has_news = records[-1].startswith("~")
+            self._tell(process, on.RecordsEmitted(channel, len(records) - has_news, payload, has_news))
             if channel in self._graph.back_edges or process not in self.units:
                 continue
             kept = sum(len(one.records.payload) for one in unit._senders[channel].kept())
@@ -441,25 +493,24 @@ class UnitWorld:
         self._tell((channel.source.vertex, sender), on.ChannelConnected(channel, connection))
         self._tell((channel.target.vertex, receiver), on.ChannelAccepted(channel, connection))
 
-    def _deliver_one(self, at: int) -> None:
-        """Batches are cut on their way: the first record comes alone."""
-        message = self._wire[at]
-        event = message.event
-        if not isinstance(event, on.RecordsArrived):
-            raise ProtocolError(f"{message} has no records")
-        one, rest = message.payload.split(b" ", 1)
-        channel, first = event.channel, event.first
-        self._wire[at] = message._replace(
-            event=on.RecordsArrived(channel, first + 1, event.last), payload=rest
-        )
-        if message.process in self.units and self.units[message.process].is_running:
-            self._tell(message.process, on.RecordsArrived(channel, first, first), one)
-
     def _tell(self, process: Process, event: on.UnitEvent, payload: bytes = b"") -> None:
         if process not in self.units:
             return
-        self.hosts[process].arriving = payload
-        self._perform(process, self.units[process].handle(event))
+        host = self.hosts[process]
+        host.arriving = payload
+        host.arriving_news = event.news if isinstance(event, on.RecordsArrived) else 0
+        try:
+            effects = self.units[process].handle(event)
+        except MissingRecordsError as error:
+            ensure(not self._owns_log(process), f"U2: {process}: {error}")
+            self._end(process)
+            return
+        self._perform(process, effects)
+
+    def _owns_log(self, process: Process) -> bool:
+        name, number = process
+        heads = [one for one in self.logs[name].values() if isinstance(one, UnitSegmentOpened)]
+        return heads[-1].incarnation.number == number
 
     def _perform(self, process: Process, effects: list[do.UnitEffect]) -> None:
         name, number = process
@@ -486,43 +537,62 @@ class UnitWorld:
                     )
                     self._forgotten[name] = max(self._forgotten[name], position)
                 case do.DeliverRecords(channel, skipped):
-                    values = host.arriving.decode().split()[skipped:]
-                    newest = self.units[process]._receivers[channel].taken
-                    first = newest - len(values) + 1
-                    host.taken += [
-                        f"{channel.source.vertex}/{record}/{value}"
-                        for record, value in enumerate(values, first)
-                    ]
-                    self._process(process, values)
+                    self._queue(host, channel, skipped, self.units[process]._receivers[channel].arrived)
                 case do.SendRecords(channel, connection, records):
-                    values = records.payload.decode().split()
+                    values, news_value = _contents(records.payload)
                     for record, value in enumerate(values, records.first):
-                        logged = self._contents.get((channel, record))
-                        ensure(
-                            logged is not None,
-                            f"U3: {process} sends {channel} {record}, which is not logged",
-                        )
-                        ensure(
-                            logged == value,
-                            f"U1: {process} sends {channel} {record} as {value}, logged is {logged}",
-                        )
+                        self._check_sent(process, channel, record, value, self._contents)
+                    if records.news:
+                        self._check_sent(process, channel, records.news, news_value, self._news)
                     receiver = channel.target.vertex, self._connections[connection].receiver
-                    event = on.RecordsArrived(channel, records.first, records.last)
+                    event = on.RecordsArrived(channel, connection, records.first, records.last, records.news)
                     self._wire.append(Message((connection, 0), receiver, event, records.payload))
-                case do.AskResume(channel, connection, record):
+                case do.AskResume(channel, connection, position):
                     sender = channel.source.vertex, self._connections[connection].sender
-                    asked = on.ResumeAsked(channel, connection, record)
+                    asked = on.ResumeAsked(channel, connection, position)
                     self._wire.append(Message((connection, 1), sender, asked))
-                case do.AcknowledgeInputs(channel, record):
-                    safe = self._safe.get(channel, 0)
-                    ensure(record <= safe, f"U4: {process} acknowledges {channel} {record}, logged is {safe}")
+                case do.RefuseResume(channel, connection, position):
+                    receiver = channel.target.vertex, self._connections[connection].receiver
+                    refused = on.ResumeRefused(channel, connection, position)
+                    self._wire.append(Message((connection, 0), receiver, refused))
+                case do.AcknowledgeInputs(channel, position):
+                    safe = self._safe.get(channel, START)
+                    ensure(
+                        position.record <= safe.record and position.news <= safe.news,
+                        f"U4: {process} acknowledges {channel} {position}, logged is {safe}",
+                    )
                     for at, (other, sender_number, receiver_number) in self._connections.items():
                         if other == channel and receiver_number == number:
                             sender = channel.source.vertex, sender_number
-                            acknowledged = on.InputsAcknowledged(channel, record)
+                            acknowledged = on.InputsAcknowledged(channel, position)
                             self._wire.append(Message((at, 1), sender, acknowledged))
                 case _:
                     self.operations.append(Operation(process, effect))
+
+    def _check_sent(
+        self,
+        process: Process,
+        channel: ChannelId,
+        number: int,
+        value: str,
+        contents: dict[tuple[ChannelId, int], str],
+    ) -> None:
+        logged = contents.get((channel, number))
+        ensure(logged is not None, f"U3: {process} sends {channel} {number}, which is not logged")
+        ensure(logged == value, f"U1: {process} sends {channel} {number} as {value}, logged is {logged}")
+
+    def _queue(self, host: Host, channel: ChannelId, skipped: int, arrived: ChannelPosition) -> None:
+        """Let what has arrived wait, as an input queue does: batches of one channel become one."""
+        values, news_value = _contents(host.arriving)
+        values = values[skipped:]
+        news = host.arriving_news
+        waiting = next((one for one in host.queue if one.channel == channel), None)
+        if waiting is None:
+            waiting = Queued(channel, arrived.record - len(values) + 1, [])
+            host.queue.append(waiting)
+        waiting.values += values
+        if news:
+            waiting.news, waiting.news_value = news, news_value
 
     def _restore(self, process: Process, effect: do.RestoreUnit) -> None:
         host = self.hosts[process]
@@ -642,18 +712,23 @@ class UnitWorld:
             return
         ensure(index not in counted, f"U6: {name} {index} is of {group.incarnation}, and of another")
         counted[index] = group
-        count, taken = _parsed(group)
-        for channel, record, value in taken:
-            key = self._channel(channel, name), record
-            before = self._safe.get(key[0], 0)
-            ensure(record > before, f"U2: {name} takes {key[0]} {record} twice")
-            ensure(record == before + 1, f"U2: {name} takes {key[0]} {record} after {before}")
-            ensure(key in self._contents, f"U3: {name} takes {key[0]} {record}, which is not logged")
-            ensure(self._contents[key] == value, f"U1: {name} takes {key[0]} {record} as {value}")
-            self._safe[key[0]] = record
-        for moved, number in group.received:
-            safe = self._safe.get(moved, 0)
-            ensure(number == safe, f"U2: {name} logs {moved} {number}, it has taken {safe}")
+        count, taken, news = _parsed(group)
+        for source, number, value in news:
+            channel = self._channel(source, name)
+            before = self._safe.get(channel, START)
+            ensure(number > before.news, f"U2: {name} takes news {number} of {channel} twice")
+            self._check_taken(name, channel, number, value, self._news)
+            self._safe[channel] = replace(before, news=number)
+        for source, record, value in taken:
+            channel = self._channel(source, name)
+            before = self._safe.get(channel, START)
+            ensure(record > before.record, f"U2: {name} takes {channel} {record} twice")
+            ensure(record == before.record + 1, f"U2: {name} takes {channel} {record} after {before.record}")
+            self._check_taken(name, channel, record, value, self._contents)
+            self._safe[channel] = replace(before, record=record)
+        for moved, reached in group.received:
+            safe = self._safe.get(moved, START)
+            ensure(reached == safe, f"U2: {name} logs {moved} {reached}, it has taken {safe}")
         for _, position in group.content.positions:
             ensure(
                 isinstance(position, int) and position > self._logged_positions[name],
@@ -667,12 +742,26 @@ class UnitWorld:
             f"U2: the state of {name} counts {count}, it has processed {self._processed[name]}",
         )
         for one in group.sent:
-            values = one.records.payload.decode().split()
+            values, news_value = _contents(one.records.payload)
             for record, value in enumerate(values, one.records.first):
                 logged = self._contents.setdefault((one.channel, record), value)
                 ensure(logged == value, f"U1: {one.channel} {record} is {logged}, and {value}")
+            if one.records.news:
+                logged = self._news.setdefault((one.channel, one.records.news), news_value)
+                ensure(logged == news_value, f"U1: news {one.records.news} of {one.channel} is {logged}")
         if group.content.sink is not None:
             self._outputs[name, index] = str(group.content.sink)
+
+    def _check_taken(
+        self,
+        name: str,
+        channel: ChannelId,
+        number: int,
+        value: str,
+        contents: dict[tuple[ChannelId, int], str],
+    ) -> None:
+        ensure((channel, number) in contents, f"U3: {name} takes {channel} {number}, which is not logged")
+        ensure(contents[channel, number] == value, f"U1: {name} takes {channel} {number} as {value}")
 
     def _channel(self, source: str, target: str) -> ChannelId:
         return next(one for one in self._graph.site(target).inputs if one.source.vertex == source)
@@ -703,8 +792,11 @@ class UnitWorld:
         ensure(isinstance(fold, Fold), f"U9: {fold}")
         if isinstance(fold, Fold):
             for one in fold.in_flight:
-                values = one.sent.records.payload.decode().split()[one.skipped :]
-                for number, value in enumerate(values, one.sent.records.first + one.skipped):
+                values, news_value = _contents(one.sent.records.payload)
+                if number := one.sent.records.news:
+                    logged = self._news.get((one.sent.channel, number))
+                    ensure(logged == news_value, f"U9: news {number} of {one.sent.channel} is {news_value}")
+                for number, value in enumerate(values[one.skipped :], one.sent.records.first + one.skipped):
                     logged = self._contents.get((one.sent.channel, number))
                     ensure(logged == value, f"U9: {one.sent.channel} {number} is {value}, logged is {logged}")
 
@@ -743,6 +835,9 @@ class UnitWorld:
             )
             kept = [one for end in unit._senders.values() for one in end.kept()]
             ensure(not kept and not unit._owed, f"U8: {name} keeps {kept} and owes {unit._owed} for ever")
+        for channel, number in self._news:
+            newest = self._safe.get(channel, START).news
+            ensure(number <= newest, f"U8: news {number} of {channel} is not taken, {newest} is the newest")
 
 
 def _place(one: Operation) -> tuple[Process, str, LogIndex]:
@@ -750,8 +845,20 @@ def _place(one: Operation) -> tuple[Process, str, LogIndex]:
     return one.process, type(one.asked).__name__, index
 
 
-def _parsed(group: GroupCommitted) -> tuple[int, list[tuple[str, int, str]]]:
-    """Return the count in a group's section, and the records it took."""
+def _contents(payload: bytes) -> tuple[list[str], str]:
+    """Return the records in a payload, and the news after them or ""."""
+    *values, last = payload.decode().split()
+    return (values, last) if last.startswith("~") else ([*values, last], "")
+
+
+Taken = list[tuple[str, int, str]]
+
+
+def _parsed(group: GroupCommitted) -> tuple[int, Taken, Taken]:
+    """Return the count in a group's section, and the records and the news that it took."""
     count, _, taken = group.content.sections.decode().partition(";")
-    records = [one.split("/") for one in taken.split()]
-    return int(count), [(source, int(record), value) for source, record, value in records]
+    records: Taken = []
+    news: Taken = []
+    for source, number, value in (one.split("/") for one in taken.split()):
+        (news if number.startswith("~") else records).append((source, int(number.lstrip("~")), value))
+    return int(count), records, news

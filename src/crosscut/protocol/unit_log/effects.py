@@ -10,7 +10,13 @@ from crosscut.contracts.connectors import JSON
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import ChannelId, LogIndex
 from crosscut.protocol.effects import CancelTimer, StartTimer
-from crosscut.protocol.unit_log.entries import GroupCommitted, NumberedRecords, UnitEntry, UnitSnapshot
+from crosscut.protocol.unit_log.entries import (
+    ChannelPosition,
+    GroupCommitted,
+    NumberedRecords,
+    UnitEntry,
+    UnitSnapshot,
+)
 from crosscut.protocol.unit_log.events import ConnectionId
 
 # Of the log.
@@ -100,7 +106,7 @@ class SendRecords:
 
 @dataclass(frozen=True, slots=True)
 class DeliverRecords:
-    """Hand the records that have just arrived to their task, without the `skipped` first ones.
+    """Hand what has just arrived to its task, without the `skipped` first records.
 
     After: -
     Answer: nothing
@@ -113,21 +119,35 @@ class DeliverRecords:
 
 @dataclass(frozen=True, slots=True)
 class AskResume:
-    """Tell the sender on `connection` to go on after `number`.
+    """Tell the sender on `connection` to go on after `position`.
 
     After: -
-    Answer: RecordsArrived, if there are any
+    Answer: RecordsArrived, if there are any, or ResumeRefused
     Lost: with the connection; the next one asks again
     """
 
     channel: ChannelId
     connection: ConnectionId
-    number: int
+    position: ChannelPosition
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseResume:
+    """Tell the receiver on `connection` that this unit keeps only what comes after `position`.
+
+    After: -
+    Answer: ResumeAsked, if the receiver has come as far meanwhile
+    Lost: with the connection; the receiver asks again on the next one
+    """
+
+    channel: ChannelId
+    connection: ConnectionId
+    position: ChannelPosition
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeInputs:
-    """Tell the sender, on the present connection, that the records up to `number` are in this unit's log.
+    """Tell the sender, on the present connection, that all up to `position` is in this unit's log.
 
     After: the group that has taken them
     Answer: nothing
@@ -135,10 +155,10 @@ class AcknowledgeInputs:
     """
 
     channel: ChannelId
-    number: int
+    position: ChannelPosition
 
 
-ChannelEffect = SendRecords | DeliverRecords | AskResume | AcknowledgeInputs
+ChannelEffect = SendRecords | DeliverRecords | AskResume | RefuseResume | AcknowledgeInputs
 
 # Of the whole unit.
 

@@ -26,17 +26,40 @@ class Incarnation:
         return f"{self.epoch}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedRecords:
-    """Records `first` to `last` of a channel, in order.
+@dataclass(frozen=True, slots=True, order=True)
+class ChannelPosition:
+    """How far a channel has come.
+
+    News (a watermark, idleness, the end of input) has numbers of its own. A receiver merges and cuts batches,
+    and of the news in a merged batch the newest counts: it may have a record that came after news which it
+    has not heard. So the two numbers are compared one by one.
 
     Attributes:
-        payload: The records, encoded as on the wire.
+        record: The newest record; 0: there is none.
+        news: The newest news; 0: there is none.
+    """
+
+    record: int = 0
+    news: int = 0
+
+
+START = ChannelPosition()
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRecords:
+    """Records `first` to `last` of a channel, in order, and the news after them.
+
+    Attributes:
+        last: `first` - 1 if there is only news.
+        payload: Encoded as on the wire; the end of input has none.
+        news: Number of the news; 0: there is none.
     """
 
     first: int
     last: int
     payload: bytes
+    news: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +90,12 @@ class GroupCommitted:
     """A group. That this entry is durable *is* its commit (decision moment).
 
     Attributes:
-        received: The newest record of each channel that the group took records from. It took all up to
-        there. sent: A number names one content for ever: this one, from here on.
+        received: How far the group has taken each channel that it took something from.
+        sent: A number names one content for ever: this one, from here on.
     """
 
     incarnation: Incarnation
-    received: tuple[tuple[ChannelId, int], ...]
+    received: tuple[tuple[ChannelId, ChannelPosition], ...]
     sent: tuple[SentRecords, ...]
     content: GroupContent
 
@@ -82,17 +105,17 @@ class UnitSnapshot:
     """What the log of a unit adds up to at the end of group `index`.
 
     Attributes:
-        received: The newest record taken, by channel.
-        given: The newest number given out, by channel.
-        kept: Records sent that their receivers had not acknowledged.
+        received: How far each input was taken.
+        given: The newest numbers given out, for each output.
+        kept: What was sent and not acknowledged.
         positions: By split.
         owed: Sink transactions that were not known to be committed, with their groups, oldest first.
         parts: State of the tasks.
     """
 
     index: LogIndex
-    received: tuple[tuple[ChannelId, int], ...] = ()
-    given: tuple[tuple[ChannelId, int], ...] = ()
+    received: tuple[tuple[ChannelId, ChannelPosition], ...] = ()
+    given: tuple[tuple[ChannelId, ChannelPosition], ...] = ()
     kept: tuple[SentRecords, ...] = ()
     positions: tuple[tuple[str, JSON], ...] = ()
     owed: tuple[tuple[LogIndex, JSON], ...] = ()

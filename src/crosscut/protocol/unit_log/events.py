@@ -18,7 +18,7 @@ from crosscut.protocol.events import (
     TimerFired,
 )
 from crosscut.protocol.snapshots import Part
-from crosscut.protocol.unit_log.entries import GroupContent, UnitEntry
+from crosscut.protocol.unit_log.entries import ChannelPosition, GroupContent, UnitEntry
 
 ConnectionId = NewType("ConnectionId", int)
 """One connection of a channel. A later one replaces it."""
@@ -71,20 +71,33 @@ UnitLogEvent = SegmentSealed | UnitTailRead | LogAnswer | TimerFired
 
 @dataclass(frozen=True, slots=True)
 class RecordsEmitted:
-    """A task has sent `count` records on a channel to another unit."""
+    """A task has sent `count` records, or news, on a channel to another unit.
+
+    Attributes:
+        payload: Encoded as on the wire; b"": the end of input.
+        has_news: Whether news follows the records: a watermark, idleness, or the end of input.
+    """
 
     channel: ChannelId
     count: int
     payload: bytes
+    has_news: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsArrived:
-    """Records `first` to `last` of an input have come: perhaps late, twice, or from a zombie."""
+    """Records `first` to `last` of an input have come: perhaps late, twice, or from a zombie.
+
+    Attributes:
+        last: `first` - 1 if there is only news.
+        news: Number of the news after them; 0: there is none.
+    """
 
     channel: ChannelId
+    connection: ConnectionId
     first: int
     last: int
+    news: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +118,50 @@ class ChannelAccepted:
 
 @dataclass(frozen=True, slots=True)
 class ResumeAsked:
-    """The receiver at the other end of `connection` has all records up to `number`: not for ever."""
+    """The receiver at the other end of `connection` has all up to `position`: not for ever."""
 
     channel: ChannelId
     connection: ConnectionId
-    number: int
+    position: ChannelPosition
 
 
 @dataclass(frozen=True, slots=True)
 class InputsAcknowledged:
-    """The records up to `number` are in the log of their receiver. True for ever, from any incarnation, and
-    when."""
+    """All up to `position` is in the log of the receiver. True for ever, from any incarnation."""
 
     channel: ChannelId
-    number: int
+    position: ChannelPosition
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRefused:
+    """The sender at the other end of `connection` keeps only what comes after `position`, which is later than
+    where this unit wanted to go on when it asked."""
+
+    channel: ChannelId
+    connection: ConnectionId
+    position: ChannelPosition
 
 
 ChannelEvent = (
-    RecordsEmitted | RecordsArrived | ChannelConnected | ChannelAccepted | ResumeAsked | InputsAcknowledged
-)
+    RecordsEmitted | RecordsArrived | ChannelConnected | ChannelAccepted | ResumeAsked | ResumeRefused
+    | InputsAcknowledged
+)  # fmt: skip
 
 # Of groups, sinks and snapshots.
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEnded:
-    """All tasks are between two batches, and this is what they have made since the last group."""
+    """All tasks are between two batches, and this is what they have made since the last group.
+
+    Attributes:
+        taken: How far tasks have taken their inputs; those that are not here are as they were. What has
+            arrived and was not taken belongs to a later group.
+    """
 
     content: GroupContent
+    taken: tuple[tuple[ChannelId, ChannelPosition], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from crosscut.contracts.connectors import JSON
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import ChannelId, LogIndex
-from crosscut.protocol.unit_log.entries import SentRecords, UnitSnapshot
+from crosscut.protocol.unit_log.entries import START, ChannelPosition, SentRecords, UnitSnapshot
+from crosscut.protocol.unit_log.positions import advanced, is_after, is_gap, skipped
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsInFlight:
-    """Records that were logged and not taken: without the `skipped` first ones of these."""
+    """Records that were logged and not taken: without the `skipped` first ones of these.
+
+    The news after them was not taken, or is the newest that was.
+    """
 
     sent: SentRecords
     skipped: int
@@ -41,37 +45,38 @@ class RecordsLost:
     """The logs are no cut: one of them lacks entries that it has had, as after a backup was put back.
 
     Attributes:
-        taken: The newest record that the log of the receiver has.
+        taken: How far the log of the receiver has taken the channel.
         kept: The oldest and the newest record that the log of the sender has; None: none.
-        given: The newest number that the sender has given out.
+        given: The newest numbers that the sender has given out.
     """
 
     channel: ChannelId
-    taken: int
+    taken: ChannelPosition
     kept: tuple[int, int] | None
-    given: int
+    given: ChannelPosition
 
 
 def folded(units: Sequence[UnitSnapshot]) -> Fold | RecordsLost:
     """Return the cut that these make: what the log of each unit adds up to, after it was sealed."""
-    taken = {channel: number for one in units for channel, number in one.received}
-    given = {channel: number for one in units for channel, number in one.given}
+    taken = {channel: position for one in units for channel, position in one.received}
+    given = {channel: position for one in units for channel, position in one.given}
     kept: dict[ChannelId, list[SentRecords]] = {}
     for unit in units:
         for sent in unit.kept:
             kept.setdefault(sent.channel, []).append(sent)
     in_flight: list[RecordsInFlight] = []
     for channel in sorted(taken.keys() | given.keys()):
-        have, last = taken.get(channel, 0), given.get(channel, 0)
+        have, last = taken.get(channel, START), given.get(channel, START)
         runs = kept.get(channel, [])
-        expected = have + 1
+        position = have
         for sent in runs:
             records = sent.records
-            if records.last <= have or records.first > expected:
-                continue
-            in_flight.append(RecordsInFlight(sent, expected - records.first))
-            expected = records.last + 1
-        if expected != last + 1:
+            if is_gap(records.first, records.news, position):
+                break
+            if is_after(records, position):
+                in_flight.append(RecordsInFlight(sent, skipped(records.first, records.last, position)))
+                position = advanced(position, records.last, records.news)
+        if position != last:
             ends = (runs[0].records.first, runs[-1].records.last) if runs else None
             return RecordsLost(channel, have, ends, last)
     return Fold(tuple(in_flight), tuple(one.owed for one in units))

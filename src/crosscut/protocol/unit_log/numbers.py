@@ -2,29 +2,33 @@
 
 The sender gives out the numbers 1, 2, 3, ... and keeps each record until the receiver acknowledges that it
 is in the receiver's log. A record leaves when the sender's own log holds it. So nothing on a channel can be
-late, repeated or from a zombie: the receiver drops numbers that it has, and those after a gap. A gap is
-only possible on an older connection; the present one begins where the receiver asked.
+late, repeated or from a zombie: the receiver drops numbers that it has. It drops those after a gap if they
+come on an older connection. The present one begins where the receiver asked, so a gap there is an error.
 
-There are two numbers at the receiver. *Taken* says where a connection goes on; an incarnation that fails
-forgets it. *Safe* is in the log; only that lets the sender forget.
+News (watermarks, idleness, the end of input) has numbers of its own, and follows the same rules.
+
+There are three positions at the receiver. *Arrived* is in its queues, and says where a connection goes on;
+an incarnation that fails forgets it. *Taken* is in a group that has ended. *Safe* is in the log; only that
+lets the sender forget. A sender that has forgotten what a receiver asks for says so. Then the receiver has it
+meanwhile, or it is a zombie, or its log has lost entries; in the last two cases it ends.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from itertools import takewhile
 from typing import assert_never
 
-from crosscut.errors import ProtocolError
+from crosscut.errors import MissingRecordsError, ProtocolError
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.unit_log.effects import (
     AcknowledgeInputs,
     AskResume,
     ChannelEffect,
     DeliverRecords,
+    RefuseResume,
     SendRecords,
 )
-from crosscut.protocol.unit_log.entries import NumberedRecords, SentRecords
+from crosscut.protocol.unit_log.entries import START, ChannelPosition, NumberedRecords, SentRecords
 from crosscut.protocol.unit_log.events import (
     ChannelAccepted,
     ChannelConnected,
@@ -33,38 +37,42 @@ from crosscut.protocol.unit_log.events import (
     RecordsArrived,
     RecordsEmitted,
     ResumeAsked,
+    ResumeRefused,
 )
+from crosscut.protocol.unit_log.positions import advanced, before, is_after, is_gap, skipped
 
 SenderEvent = RecordsEmitted | ChannelConnected | ResumeAsked | InputsAcknowledged
-ReceiverEvent = RecordsArrived | ChannelAccepted
+ReceiverEvent = RecordsArrived | ChannelAccepted | ResumeRefused
 
 
 class NumberedSender:
     """The sending end of one channel, in one incarnation.
 
     Args:
-        given: The newest number that the log has.
-        kept: Those of its records that are not known to be acknowledged.
+        given: The newest numbers that the log has.
+        kept: What is not known to be acknowledged, in order.
         dropped: Counts stale and repeated input.
     """
 
     def __init__(
         self,
         channel: ChannelId,
-        given: int = 0,
+        given: ChannelPosition = START,
         kept: tuple[NumberedRecords, ...] = (),
         dropped: Counter[str] | None = None,
     ) -> None:
         self._channel = channel
         self.given = given
         self._ended = given
-        """The newest number of an ended group."""
+        """The newest numbers of an ended group."""
         self._logged = given
         self._kept = deque(kept)
         self.kept_bytes = sum(len(one.payload) for one in kept)
+        self._growing: list[NumberedRecords] = []
+        """Those of the group that has not ended."""
         self._connection: ConnectionId | None = None
-        self._sent_up_to: int | None = None
-        """On the present connection; None until the receiver has said where to go on."""
+        self._unsent: deque[NumberedRecords] | None = None
+        """What is to be sent on the present connection; None until the receiver has said where to go on."""
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     def handle(self, event: SenderEvent) -> list[ChannelEffect]:
@@ -74,120 +82,172 @@ class NumberedSender:
             ProtocolError: The event is impossible; nothing has changed.
         """
         match event:
-            case RecordsEmitted(_, count, payload):
-                if count < 1:
-                    raise ProtocolError(f"{count} records were sent on {self._channel}")
-                self._kept.append(NumberedRecords(self.given + 1, self.given + count, payload))
-                self.kept_bytes += len(payload)
-                self.given += count
+            case RecordsEmitted(_, count, payload, has_news):
+                self._emitted(count, payload, has_news=has_news)
                 return []
             case ChannelConnected(_, connection):
-                self._connection, self._sent_up_to = connection, None
+                self._connection, self._unsent = connection, None
                 return []
-            case ResumeAsked(_, connection, number):
-                return self._resume(connection, number)
-            case InputsAcknowledged(_, number):
-                self._acknowledged(number)
+            case ResumeAsked(_, connection, position):
+                return self._resume(connection, position)
+            case InputsAcknowledged(_, position):
+                self._acknowledged(position)
                 return []
             case _:
                 assert_never(event)
 
     def end_group(self) -> tuple[SentRecords, ...]:
         """Return what was sent since the last group ended."""
-        sent = self._kept_after(self._ended)
+        sent, self._growing = self._growing, []
         self._ended = self.given
         return tuple(SentRecords(self._channel, one) for one in sent)
 
-    def logged(self, number: int) -> list[ChannelEffect]:
-        """The records up to `number` are in the log: they may leave."""
-        self._logged = max(self._logged, number)
+    def logged(self) -> list[ChannelEffect]:
+        """The group that has ended last is in the log: what it has sent may leave."""
+        self._logged = self._ended
         return self._send()
 
     def kept(self) -> tuple[SentRecords, ...]:
-        """Return the records that were not acknowledged yet: part of a snapshot."""
+        """Return what was not acknowledged yet: part of a snapshot."""
         return tuple(SentRecords(self._channel, one) for one in self._kept)
 
-    def _resume(self, connection: ConnectionId, number: int) -> list[ChannelEffect]:
+    def _emitted(self, count: int, payload: bytes, *, has_news: bool) -> None:
+        if count < 0 or not (count or has_news):
+            raise ProtocolError(f"{count} records and no news were sent on {self._channel}")
+        first, last = self.given.record + 1, self.given.record + count
+        records = NumberedRecords(first, last, payload, self.given.news + 1 if has_news else 0)
+        self.given = advanced(self.given, records.last, records.news)
+        self.kept_bytes += len(payload)
+        for part in (self._kept, self._growing, self._unsent):
+            if part is not None:
+                part.append(records)
+
+    def _resume(self, connection: ConnectionId, position: ChannelPosition) -> list[ChannelEffect]:
         if connection != self._connection:
             self.dropped["resume on an older connection"] += 1
             return []
-        if number > self._logged:
+        if self._is_ahead(position):
             # A newer incarnation of this unit has sent those: this one owns the log no more.
             self.dropped["resume ahead of the log"] += 1
             return []
-        # Nothing is forgotten here: the receiver has these records, perhaps not in its log.
-        self._sent_up_to = number
+        # Nothing is forgotten here: the receiver has what is before, perhaps not in its log.
+        lacking = [one for one in self._kept if is_after(one, position)]
+        since = before(lacking[0], position) if lacking else self.given
+        if since.record > position.record or since.news > position.news:
+            self.dropped["resume before what is kept"] += 1
+            return [RefuseResume(self._channel, connection, since)]
+        self._unsent = deque(lacking)
         return self._send()
 
-    def _acknowledged(self, number: int) -> None:
-        if number > self._logged:
+    def _acknowledged(self, position: ChannelPosition) -> None:
+        if self._is_ahead(position):
             self.dropped["acknowledgement ahead of the log"] += 1
             return
-        while self._kept and self._kept[0].last <= number:
+        while self._kept and not is_after(self._kept[0], position):
             self.kept_bytes -= len(self._kept.popleft().payload)
 
-    def _send(self) -> list[ChannelEffect]:
-        if self._connection is None or self._sent_up_to is None:
-            return []
-        leaving = [one for one in self._kept_after(self._sent_up_to) if one.last <= self._logged]
-        if leaving:
-            self._sent_up_to = leaving[-1].last
-        return [SendRecords(self._channel, self._connection, one) for one in leaving]
+    def _is_ahead(self, position: ChannelPosition) -> bool:
+        return position.record > self._logged.record or position.news > self._logged.news
 
-    def _kept_after(self, number: int) -> list[NumberedRecords]:
-        """Return what is kept with numbers above `number`; a look at the newest records alone."""
-        newest_first = takewhile(lambda one: one.last > number, reversed(self._kept))
-        return [*newest_first][::-1]
+    def _send(self) -> list[ChannelEffect]:
+        effects: list[ChannelEffect] = []
+        if self._connection is None or self._unsent is None:
+            return effects
+        while self._unsent and not is_after(self._unsent[0], self._logged):
+            effects.append(SendRecords(self._channel, self._connection, self._unsent.popleft()))
+        return effects
 
 
 class NumberedReceiver:
     """The receiving end of one channel, in one incarnation.
 
     Args:
-        safe: The newest number that the log has.
+        safe: How far the log has taken it.
         dropped: Counts stale and repeated input.
     """
 
-    def __init__(self, channel: ChannelId, safe: int = 0, dropped: Counter[str] | None = None) -> None:
+    def __init__(
+        self, channel: ChannelId, safe: ChannelPosition = START, dropped: Counter[str] | None = None
+    ) -> None:
         self._channel = channel
         self.safe = safe
         self.taken = safe
-        self._ended = safe
-        """The newest number of an ended group."""
+        self.arrived = safe
+        self._connection: ConnectionId | None = None
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     def handle(self, event: ReceiverEvent) -> list[ChannelEffect]:
-        """Take one event and return the effects to perform, in order."""
+        """Take one event and return the effects to perform, in order.
+
+        Raises:
+            MissingRecordsError: The sender has forgotten what comes next; nothing has changed.
+        """
         match event:
-            case RecordsArrived(_, first, last):
-                return self._arrived(first, last)
+            case RecordsArrived():
+                return self._arrived(event)
             case ChannelAccepted(_, connection):
+                self._connection = connection
                 return [
-                    AskResume(self._channel, connection, self.taken),
+                    AskResume(self._channel, connection, self.arrived),
                     AcknowledgeInputs(self._channel, self.safe),
                 ]
+            case ResumeRefused(_, connection, position):
+                return self._refused(connection, position)
             case _:
                 assert_never(event)
 
-    def end_group(self) -> int | None:
-        """Return the newest number that the group has taken; None: it has taken none."""
-        if self.taken == self._ended:
-            return None
-        self._ended = self.taken
-        return self.taken
+    def check_taken(self, position: ChannelPosition) -> None:
+        """Require that a group can have taken the channel up to `position`.
 
-    def logged(self, number: int) -> list[ChannelEffect]:
-        """The records up to `number` are in the log: their sender may forget them."""
-        self.safe = max(self.safe, number)
+        Raises:
+            ProtocolError: It can't.
+        """
+        low, high = self.taken, self.arrived
+        if not (low.record <= position.record <= high.record and low.news <= position.news <= high.news):
+            raise ProtocolError(
+                f"{self._channel} is taken up to {_text(position)}, was taken up to {_text(low)}, and "
+                f"arrived up to {_text(high)}"
+            )
+
+    def end_group(self, taken: ChannelPosition) -> None:
+        """The group that ends has taken the channel up to `taken`, which `check_taken` has allowed."""
+        self.taken = taken
+
+    def logged(self) -> list[ChannelEffect]:
+        """The group that has ended last is in the log: the sender may forget what it has taken."""
+        self.safe = self.taken
         return [AcknowledgeInputs(self._channel, self.safe)]
 
-    def _arrived(self, first: int, last: int) -> list[ChannelEffect]:
-        if first > self.taken + 1:
+    def _arrived(self, event: RecordsArrived) -> list[ChannelEffect]:
+        first, last, news = event.first, event.last, event.news
+        if is_gap(first, news, self.arrived):
+            if event.connection == self._connection:
+                raise self._missing(f"record {first} and news {news} came")
             self.dropped["records after a gap"] += 1
             return []
-        if last <= self.taken:
+        now = advanced(self.arrived, last, news)
+        if now == self.arrived:
             self.dropped["records that came before"] += 1
             return []
-        skipped = self.taken + 1 - first
-        self.taken = last
-        return [DeliverRecords(self._channel, skipped)]
+        skip = skipped(first, last, self.arrived)
+        self.arrived = now
+        return [DeliverRecords(self._channel, skip)]
+
+    def _refused(self, connection: ConnectionId, position: ChannelPosition) -> list[ChannelEffect]:
+        if connection != self._connection:
+            self.dropped["refusal on an older connection"] += 1
+            return []
+        if position.record > self.arrived.record or position.news > self.arrived.news:
+            raise self._missing(f"its sender keeps only what comes after {_text(position)}")
+        # It has come on the connection before, and was acknowledged there, while this unit asked on this one.
+        return [AskResume(self._channel, connection, self.arrived)]
+
+    def _missing(self, found: str) -> MissingRecordsError:
+        return MissingRecordsError(
+            f"{self._channel} lacks records: it has arrived up to {_text(self.arrived)}, and {found}. A "
+            f"newer process owns this worker's log, or a log was replaced by a backup"
+        )
+
+
+def _text(position: ChannelPosition) -> str:
+    return f"record {position.record} and news {position.news}"

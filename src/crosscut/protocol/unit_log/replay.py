@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from crosscut.contracts.connectors import JSON
 from crosscut.foundation.frozen import dataclass
-from crosscut.foundation.ids import ChannelId, LogIndex
+from crosscut.foundation.ids import LogIndex
 from crosscut.protocol.unit_log.entries import (
+    START,
     GroupCommitted,
     SentRecords,
     UnitEntry,
     UnitSegmentOpened,
     UnitSnapshot,
 )
+from crosscut.protocol.unit_log.positions import advanced, by_channel
 
 EMPTY = UnitSnapshot(LogIndex(0, 0))
 
@@ -56,7 +58,9 @@ def added(snapshot: UnitSnapshot, groups: Sequence[tuple[LogIndex, GroupCommitte
     for index, group in groups:
         last = index
         received |= dict(group.received)
-        given |= {one.channel: one.records.last for one in group.sent}
+        for one in group.sent:
+            position = given.get(one.channel, START)
+            given[one.channel] = advanced(position, one.records.last, one.records.news)
         kept += group.sent
         positions |= dict(group.content.positions)
         if group.content.sink is not None:
@@ -70,11 +74,6 @@ def added(snapshot: UnitSnapshot, groups: Sequence[tuple[LogIndex, GroupCommitte
         tuple(sorted(owed.items(), key=lambda one: one[0])),
         snapshot.parts,
     )
-
-
-def by_channel(numbers: dict[ChannelId, int]) -> tuple[tuple[ChannelId, int], ...]:
-    """Return numbers in the order of their channels, without those that are still 0."""
-    return tuple(sorted((channel, number) for channel, number in numbers.items() if number))
 
 
 def by_split(positions: dict[str, JSON]) -> tuple[tuple[str, JSON], ...]:

@@ -53,6 +53,8 @@ from crosscut.protocol.unit_log.effects import (
     UnitEffect,
 )
 from crosscut.protocol.unit_log.entries import (
+    START,
+    ChannelPosition,
     GroupCommitted,
     GroupContent,
     Incarnation,
@@ -68,6 +70,7 @@ from crosscut.protocol.unit_log.events import (
     RecordsArrived,
     RecordsEmitted,
     ResumeAsked,
+    ResumeRefused,
     SealFound,
     SegmentSealed,
     UnitCommitFailed,
@@ -85,7 +88,8 @@ from crosscut.protocol.unit_log.numbers import (
     ReceiverEvent,
     SenderEvent,
 )
-from crosscut.protocol.unit_log.replay import by_channel, by_split, replayed
+from crosscut.protocol.unit_log.positions import by_channel
+from crosscut.protocol.unit_log.replay import by_split, replayed
 
 OWED_MAX = 64
 """Sink transactions that are in the log and not committed; above that the unit takes no input."""
@@ -172,6 +176,7 @@ class Unit:
         """Take one event and return the effects to perform, in order.
 
         Raises:
+            MissingRecordsError: The sender of an input has forgotten what comes next. The process must end.
             ProtocolError: The event is impossible; nothing has changed.
         """
         if self._is_over:
@@ -184,10 +189,10 @@ class Unit:
                 return self._log_answered(event)
             case RecordsEmitted() | ChannelConnected() | ResumeAsked() | InputsAcknowledged():
                 return self._sender_event(event)
-            case RecordsArrived() | ChannelAccepted():
+            case RecordsArrived() | ChannelAccepted() | ResumeRefused():
                 return self._receiver_event(event)
-            case GroupEnded(content):
-                return self._end_group(content)
+            case GroupEnded(content, taken):
+                return self._end_group(content, taken)
             case UnitCommitted(index):
                 return self._committed(index)
             case UnitCommitFailed(index, reason):
@@ -228,12 +233,12 @@ class Unit:
         for one in total.kept:
             kept.setdefault(one.channel, []).append(one.records)
         self._receivers = {
-            channel: NumberedReceiver(channel, received.get(channel, 0), self.dropped)
+            channel: NumberedReceiver(channel, received.get(channel, START), self.dropped)
             for channel in self._inputs
         }
         self._senders = {
             channel: NumberedSender(
-                channel, given.get(channel, 0), tuple(kept.get(channel, ())), self.dropped
+                channel, given.get(channel, START), tuple(kept.get(channel, ())), self.dropped
             )
             for channel in self._outputs
         }
@@ -245,14 +250,18 @@ class Unit:
 
     # Groups.
 
-    def _end_group(self, content: GroupContent) -> list[UnitEffect]:
+    def _end_group(
+        self, content: GroupContent, taken: tuple[tuple[ChannelId, ChannelPosition], ...]
+    ) -> list[UnitEffect]:
         if not self.can_end_group:
             raise ProtocolError("a group ends before the append of the one before is decided")
+        for channel, position in taken:
+            self._receiver(channel).check_taken(position)
         received = {
-            channel: number
-            for channel, end in self._receivers.items()
-            if (number := end.end_group()) is not None
+            channel: position for channel, position in taken if self._receivers[channel].taken != position
         }
+        for channel, position in received.items():
+            self._receivers[channel].end_group(position)
         sent = tuple(one for end in self._senders.values() for one in end.end_group())
         group = GroupCommitted(self._incarnation, by_channel(received), sent, content)
         index = self._log.next
@@ -268,11 +277,10 @@ class Unit:
         """Let everything out that depends on the group."""
         effects: list[UnitEffect] = []
         self._groups.append(index)
-        newest = {one.channel: one.records.last for one in group.sent}
-        for channel, number in newest.items():
-            effects += self._senders[channel].logged(number)
-        for channel, number in group.received:
-            effects += self._receivers[channel].logged(number)
+        for channel in dict.fromkeys(one.channel for one in group.sent):
+            effects += self._senders[channel].logged()
+        for channel, _ in group.received:
+            effects += self._receivers[channel].logged()
         if group.content.positions:
             effects.append(AcknowledgeSources(group.content.positions))
         if group.content.sink is not None:
@@ -292,14 +300,17 @@ class Unit:
     def _receiver_event(self, event: ReceiverEvent) -> list[UnitEffect]:
         if not self._is_claimed:
             return self._drop("channel event before the claim")
-        if event.channel not in self._receivers:
-            raise ProtocolError(f"{event.channel} is no input of this unit")
-        return [*self._receivers[event.channel].handle(event)]
+        return [*self._receiver(event.channel).handle(event)]
 
     def _sender(self, channel: ChannelId) -> NumberedSender:
         if channel not in self._senders:
             raise ProtocolError(f"{channel} is no output of this unit")
         return self._senders[channel]
+
+    def _receiver(self, channel: ChannelId) -> NumberedReceiver:
+        if channel not in self._receivers:
+            raise ProtocolError(f"{channel} is no input of this unit")
+        return self._receivers[channel]
 
     # The second phase of sinks.
 

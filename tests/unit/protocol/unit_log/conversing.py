@@ -5,6 +5,7 @@ from crosscut.protocol.effects import CancelTimer, StartTimer
 from crosscut.protocol.events import Timer
 from crosscut.protocol.unit_log.effects import AppendUnitEntry, UnitLogEffect
 from crosscut.protocol.unit_log.entries import (
+    ChannelPosition,
     GroupCommitted,
     GroupContent,
     Incarnation,
@@ -34,8 +35,12 @@ def group(incarnation: Incarnation, sections: bytes = b"") -> GroupCommitted:
     return GroupCommitted(incarnation, (), (), GroupContent(sections))
 
 
-def run(first: int, last: int, payload: bytes = b"") -> NumberedRecords:
-    return NumberedRecords(first, last, payload)
+def run(first: int, last: int, payload: bytes = b"", news: int = 0) -> NumberedRecords:
+    return NumberedRecords(first, last, payload, news)
+
+
+def up_to(record: int, news: int = 0) -> ChannelPosition:
+    return ChannelPosition(record, news)
 
 
 def call(step: int) -> Timer:

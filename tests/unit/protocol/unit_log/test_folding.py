@@ -1,6 +1,6 @@
 """The ends of all logs as one cut."""
 
-from tests.unit.protocol.unit_log.conversing import INPUT, OUTPUT, at, run
+from tests.unit.protocol.unit_log.conversing import INPUT, OUTPUT, at, run, up_to
 
 from crosscut.protocol.unit_log.entries import SentRecords, UnitSnapshot
 from crosscut.protocol.unit_log.folding import Fold, RecordsInFlight, RecordsLost, folded
@@ -9,11 +9,11 @@ A, B, C = SentRecords(OUTPUT, run(1, 2)), SentRecords(OUTPUT, run(3, 5)), SentRe
 
 
 def sender(given: int, *kept: SentRecords) -> UnitSnapshot:
-    return UnitSnapshot(at(1, 9), given=((OUTPUT, given),), kept=kept)
+    return UnitSnapshot(at(1, 9), given=((OUTPUT, up_to(given)),), kept=kept)
 
 
 def receiver(taken: int) -> UnitSnapshot:
-    return UnitSnapshot(at(1, 9), received=((OUTPUT, taken),) if taken else ())
+    return UnitSnapshot(at(1, 9), received=((OUTPUT, up_to(taken)),) if taken else ())
 
 
 def test_what_was_kept_and_not_taken_is_in_flight() -> None:
@@ -31,7 +31,32 @@ def test_what_is_owed_belongs_to_the_cut() -> None:
 
 def test_a_log_that_lacks_entries_is_found() -> None:
     # The receiver has more than its sender has ever sent; the sender has forgotten what the receiver lacks.
-    assert folded([sender(5, B), receiver(6)]) == RecordsLost(OUTPUT, 6, (3, 5), 5)
-    assert folded([sender(6, C), receiver(2)]) == RecordsLost(OUTPUT, 2, (6, 6), 6)
-    assert folded([sender(6), receiver(5)]) == RecordsLost(OUTPUT, 5, None, 6)
-    assert folded([UnitSnapshot(at(1, 1), received=((INPUT, 1),))]) == RecordsLost(INPUT, 1, None, 0)
+    assert folded([sender(5, B), receiver(6)]) == RecordsLost(OUTPUT, up_to(6), (3, 5), up_to(5))
+    assert folded([sender(6, C), receiver(2)]) == RecordsLost(OUTPUT, up_to(2), (6, 6), up_to(6))
+    assert folded([sender(6), receiver(5)]) == RecordsLost(OUTPUT, up_to(5), None, up_to(6))
+    assert folded([UnitSnapshot(at(1, 1), received=((INPUT, up_to(1)),))]) == RecordsLost(
+        INPUT, up_to(1), None, up_to(0)
+    )
+
+
+def test_news_is_in_flight_with_records_and_without() -> None:
+    first = SentRecords(OUTPUT, run(1, 3, b"", 1))
+    second, third = SentRecords(OUTPUT, run(4, 6, b"", 2)), SentRecords(OUTPUT, run(7, 6, b"", 3))
+    sends = UnitSnapshot(at(1, 9), given=((OUTPUT, up_to(6, 3)),), kept=(first, second, third))
+
+    def fold(record: int, news: int) -> object:
+        return folded([sends, UnitSnapshot(at(1, 9), received=((OUTPUT, up_to(record, news)),))])
+
+    last = RecordsInFlight(third, 0)
+    assert fold(6, 2) == Fold((last,), ((), ()))
+    assert fold(6, 3) == Fold((), ((), ()))
+    # Record 4 was taken out of a batch in which two had become one: news 1 is not.
+    assert fold(4, 0) == Fold((RecordsInFlight(first, 3), RecordsInFlight(second, 1), last), ((), ()))
+
+
+def test_news_that_is_lost_is_found() -> None:
+    sends = UnitSnapshot(
+        at(1, 9), given=((OUTPUT, up_to(0, 2)),), kept=(SentRecords(OUTPUT, run(1, 0, b"", 2)),)
+    )
+    receives = UnitSnapshot(at(1, 9))
+    assert folded([sends, receives]) == RecordsLost(OUTPUT, up_to(0), (1, 0), up_to(0, 2))

@@ -12,6 +12,7 @@ from tests.unit.protocol.unit_log.conversing import (
     at,
     head,
     run,
+    up_to,
 )
 
 from crosscut.errors import ProtocolError
@@ -34,6 +35,7 @@ from crosscut.protocol.unit_log.effects import (
     StoreUnitSnapshot,
 )
 from crosscut.protocol.unit_log.entries import (
+    ChannelPosition,
     GroupCommitted,
     GroupContent,
     SentRecords,
@@ -77,12 +79,12 @@ def running(**options: int) -> Unit:
     unit.handle(UnitTailRead(()))
     assert unit.handle(EntryAppended(at(1, 0)))[1:] == [RestoreUnit(None, (), ())]
     unit.handle(ChannelConnected(OUTPUT, CONNECTION))
-    unit.handle(ResumeAsked(OUTPUT, CONNECTION, 0))
+    unit.handle(ResumeAsked(OUTPUT, CONNECTION, up_to(0)))
     return unit
 
 
 def group(content: GroupContent = GroupContent(), received: int = 0, *sent: SentRecords) -> GroupCommitted:  # noqa: B008 - frozen
-    return GroupCommitted(SECOND, ((INPUT, received),) if received else (), sent, content)
+    return GroupCommitted(SECOND, ((INPUT, up_to(received)),) if received else (), sent, content)
 
 
 def recovered(*tail: tuple[LogIndex, UnitEntry]) -> list[object]:
@@ -99,19 +101,42 @@ def recovered(*tail: tuple[LogIndex, UnitEntry]) -> list[object]:
 
 def test_nothing_leaves_before_the_entry_is_durable() -> None:
     unit = running()
-    assert unit.handle(RecordsArrived(INPUT, 1, 2)) == [DeliverRecords(INPUT, 0)]
+    assert unit.handle(RecordsArrived(INPUT, CONNECTION, 1, 2)) == [DeliverRecords(INPUT, 0)]
     assert unit.handle(RecordsEmitted(OUTPUT, 1, b"x")) == []
     content = GroupContent(b"state", (("split", 7),), "handle")
     sent = SentRecords(OUTPUT, run(1, 1, b"x"))
     entry = group(content, 2, sent)
-    assert unit.handle(GroupEnded(content)) == appends(at(1, 1), entry, 2)
+    assert unit.handle(GroupEnded(content, ((INPUT, up_to(2)),))) == appends(at(1, 1), entry, 2)
     assert unit.handle(EntryAppended(at(1, 1))) == [
         answered(2),
         SendRecords(OUTPUT, CONNECTION, run(1, 1, b"x")),
-        AcknowledgeInputs(INPUT, 2),
+        AcknowledgeInputs(INPUT, up_to(2)),
         AcknowledgeSources((("split", 7),)),
         AuthoriseCommit(at(1, 1), "handle"),
     ]
+
+
+def test_what_has_arrived_and_was_not_taken_belongs_to_a_later_group() -> None:
+    unit = running()
+    unit.handle(RecordsArrived(INPUT, CONNECTION, 1, 5, news=1))
+    taken = ((INPUT, up_to(3)),)
+    (append, _) = unit.handle(GroupEnded(GroupContent(), taken))
+    assert append.entry.received == taken
+    assert unit.handle(EntryAppended(at(1, 1)))[1:] == [AcknowledgeInputs(INPUT, up_to(3))]
+    # A channel that has not moved is in no entry.
+    (append, _) = unit.handle(GroupEnded(GroupContent(), taken))
+    assert append.entry.received == ()
+
+
+@pytest.mark.parametrize("taken", [up_to(6), up_to(5, 2), up_to(1, 0)])
+def test_a_group_takes_nothing_that_has_not_arrived_and_nothing_again(taken: ChannelPosition) -> None:
+    unit = running()
+    unit.handle(RecordsArrived(INPUT, CONNECTION, 1, 5, news=1))
+    unit.handle(GroupEnded(GroupContent(), ((INPUT, up_to(2)),)))
+    unit.handle(EntryAppended(at(1, 1)))
+    with pytest.raises(ProtocolError, match="was taken up to record 2"):
+        unit.handle(GroupEnded(GroupContent(), ((INPUT, taken),)))
+    assert unit.can_end_group
 
 
 def test_the_next_group_grows_while_one_is_appended() -> None:
@@ -140,17 +165,17 @@ def test_a_fenced_unit_ends_and_hears_nothing_more() -> None:
 
 def test_before_the_claim_channels_are_not_heard() -> None:
     unit = fresh()
-    assert unit.handle(RecordsArrived(INPUT, 1, 1)) == []
-    assert unit.handle(InputsAcknowledged(OUTPUT, 1)) == []
+    assert unit.handle(RecordsArrived(INPUT, CONNECTION, 1, 1)) == []
+    assert unit.handle(InputsAcknowledged(OUTPUT, up_to(1))) == []
     assert unit.dropped == {"channel event before the claim": 2}
 
 
 def test_a_channel_of_another_unit_is_impossible() -> None:
     unit = running()
     with pytest.raises(ProtocolError):
-        unit.handle(RecordsArrived(OUTPUT, 1, 1))
+        unit.handle(RecordsArrived(OUTPUT, CONNECTION, 1, 1))
     with pytest.raises(ProtocolError):
-        unit.handle(InputsAcknowledged(INPUT, 1))
+        unit.handle(InputsAcknowledged(INPUT, up_to(1)))
 
 
 # Bounds.
@@ -163,7 +188,7 @@ def test_an_output_stops_its_tasks_until_it_is_acknowledged() -> None:
     unit.handle(GroupEnded(GroupContent()))
     unit.handle(EntryAppended(at(1, 1)))
     assert unit.is_full(OUTPUT)
-    unit.handle(InputsAcknowledged(OUTPUT, 2))
+    unit.handle(InputsAcknowledged(OUTPUT, up_to(2)))
     assert not unit.is_full(OUTPUT)
 
 
@@ -236,10 +261,10 @@ def test_a_new_incarnation_restores_commits_and_sends_again() -> None:
         AuthoriseCommit(at(1, 1), "one"),
     ]
     unit.handle(ChannelConnected(OUTPUT, CONNECTION))
-    assert unit.handle(ResumeAsked(OUTPUT, CONNECTION, 0)) == [
+    assert unit.handle(ResumeAsked(OUTPUT, CONNECTION, up_to(0))) == [
         SendRecords(OUTPUT, CONNECTION, run(1, 1, b"x"))
     ]
-    assert unit.handle(RecordsArrived(INPUT, 1, 2)) == []
+    assert unit.handle(RecordsArrived(INPUT, CONNECTION, 1, 2)) == []
     unit.handle(RecordsEmitted(OUTPUT, 1, b"y"))
     (append, _) = unit.handle(GroupEnded(GroupContent()))
     assert append.entry == group(GroupContent(), 0, SentRecords(OUTPUT, run(2, 2, b"y")))
@@ -248,7 +273,13 @@ def test_a_new_incarnation_restores_commits_and_sends_again() -> None:
 def test_a_log_with_a_snapshot_begins_with_it() -> None:
     kept = SentRecords(OUTPUT, run(2, 2, b"x"))
     snapshot = UnitSnapshot(
-        at(1, 4), ((INPUT, 9),), ((OUTPUT, 2),), (kept,), (("split", 3),), ((at(1, 3), "owed"),), PARTS
+        at(1, 4),
+        ((INPUT, up_to(9)),),
+        ((OUTPUT, up_to(2)),),
+        (kept,),
+        (("split", 3),),
+        ((at(1, 3), "owed"),),
+        PARTS,
     )
     after = group(GroupContent(b"5"))
     tail = ((at(1, 5), UnitSegmentClosed(FIRST)), (at(2, 0), UnitSegmentOpened(FIRST, at(1, 5), snapshot)))
@@ -264,11 +295,11 @@ def test_a_log_with_a_snapshot_begins_with_it() -> None:
 def compacting() -> Unit:
     """Return a unit whose group 1/1 is logged with a snapshot to store: with kept and owed output."""
     unit = running()
-    unit.handle(RecordsArrived(INPUT, 1, 3))
+    unit.handle(RecordsArrived(INPUT, CONNECTION, 1, 3))
     unit.handle(RecordsEmitted(OUTPUT, 1, b"x"))
     unit.handle(CompactionRequested())
     content = GroupContent(b"1", (("split", 1),), "one")
-    freeze, *_ = unit.handle(GroupEnded(content))
+    freeze, *_ = unit.handle(GroupEnded(content, ((INPUT, up_to(3)),)))
     assert freeze == FreezeUnit(at(1, 1))
     assert unit.handle(EntryAppended(at(1, 1)))[-1] == StoreUnitSnapshot(at(1, 1))
     return unit
@@ -276,8 +307,8 @@ def compacting() -> Unit:
 
 SNAPSHOT = UnitSnapshot(
     at(1, 1),
-    ((INPUT, 3),),
-    ((OUTPUT, 1),),
+    ((INPUT, up_to(3)),),
+    ((OUTPUT, up_to(1)),),
     (SentRecords(OUTPUT, run(1, 1, b"x")),),
     (("split", 1),),
     ((at(1, 1), "one"),),
@@ -288,7 +319,7 @@ SNAPSHOT = UnitSnapshot(
 def test_groups_are_deleted_after_the_head_that_replaces_them() -> None:
     unit = compacting()
     # What comes after the freeze is not in the snapshot.
-    unit.handle(RecordsArrived(INPUT, 4, 4))
+    unit.handle(RecordsArrived(INPUT, CONNECTION, 4, 4))
     unit.handle(RecordsEmitted(OUTPUT, 1, b"y"))
     begins = UnitSegmentOpened(SECOND, at(1, 1), SNAPSHOT)
     assert unit.handle(UnitSnapshotStored(at(1, 1), PARTS)) == appends(at(1, 2), UnitSegmentClosed(SECOND), 3)
