@@ -208,7 +208,7 @@ def test_only_one_place_reads_the_wall_clock_and_only_to_show_it() -> None:
         'connectors/files/merging.py: before = time.time() - duration_ms(older_than, "older_than") / 1_000',
         # Said to the server, which shows it.
         # A broker refuses messages too far in the future of its wall clock.
-        "connectors/kafka/sink_topic.py: latest_ms = time.time_ns() // 1_000_000 + limits.future_ms",
+        "connectors/kafka/sink_topics.py: latest_ms = time.time_ns() // 1_000_000 + limits.future_ms",
         "connectors/postgres/changes/stream.py: now = time.time_ns() // 1_000 - _MICROSECONDS_OF_2000",
         # When the next record of a paced source is due, for the reader that follows, in whatever process.
         "connectors/simple/generate.py: return time.time() - time.monotonic()",

@@ -94,6 +94,7 @@ MAKERS: dict[str, Callable[[Any], object]] = {
     "csv malformed": lambda one: cc.files.read_csv("*", malformed=one),
     "csv types": lambda one: cc.files.read_csv("*", types={"amount": one}),
     "kafka malformed": lambda one: cc.kafka.source("localhost:1", "t", malformed=one),
+    "kafka topic": lambda one: cc.kafka.sink("localhost:1", one, topics=["t"]),
     "kafka key": lambda one: cc.kafka.sink("localhost:1", "t", key=one),
     "kafka value": lambda one: cc.kafka.sink("localhost:1", "t", value=one),
     "kafka headers": lambda one: cc.kafka.sink("localhost:1", "t", headers=one),

@@ -17,6 +17,7 @@ from crosscut.task.captures import Captures, Stored
 from crosscut.task.requests import FrozenTask
 
 COUNT = 2_000
+TOPICS = [f"t{number}" for number in range(50)]
 EACH_BYTES_MAX = 200
 """Of the smallest records: an object of bytes has 33 bytes beside its own, and its place in a list 8."""
 
@@ -27,8 +28,9 @@ EACH_BYTES_MAX = 200
         lambda: cc.nats.sink("nats://localhost:1", "OUT", "out.a"),
         lambda: cc.http.sink("http://localhost:1", honours_keys=True),
         lambda: cc.kafka.sink("localhost:1", "out", encode_value="json"),
+        lambda: cc.kafka.sink("localhost:1", lambda one: f"t{one['n'] % 50}", topics=TOPICS),
     ],
-    ids=["nats", "http", "kafka"],
+    ids=["nats", "http", "kafka", "kafka by record"],
 )
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_a_small_record_that_is_held_takes_little_memory(make: Callable[[], cc.Sink], at_once: int) -> None:

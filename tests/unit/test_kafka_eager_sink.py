@@ -81,6 +81,6 @@ def test_a_producer_lingers_for_a_millisecond_unless_it_is_told_to_do_otherwise(
     monkeypatch.setattr(library, "Producer", made.append)
     sink = cc.kafka.sink("localhost:1", "out", guarantee="at least once", options=options)
     assert isinstance(sink, KafkaSink)
-    sink._limits[:] = [TopicLimits()]  # as `check` leaves them
+    sink._limits["out"] = TopicLimits()  # as `check` leaves them
     EagerWriter(sink).recover(None, [])
     assert [one["linger.ms"] for one in made] == [linger_ms]

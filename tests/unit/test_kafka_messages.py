@@ -50,7 +50,7 @@ def test_what_is_held_comes_back_in_its_order(written: list[list[tuple[bytes | N
         held.add(outgoing(pairs))
     expected = [pair for pairs in written for pair in pairs]
     assert held.count == len(expected)
-    found = [pair for messages in unpacked(held.data()) for pair in pairs_of(messages)]
+    found = [pair for _, messages in unpacked(held.data()) for pair in pairs_of(messages)]
     assert found == expected
 
 
@@ -66,7 +66,7 @@ def test_headers_and_timestamps_are_held_with_their_messages(written: list[list[
         held.add(Outgoing(*columns))
     found = [
         message
-        for one in unpacked(held.data())
+        for _, one in unpacked(held.data())
         for message in zip(one.keys, one.values, one.headers, one.timestamps, strict=True)
     ]
     assert found == [message for messages in written for message in messages]
@@ -88,7 +88,7 @@ def test_what_older_releases_have_held_is_read_and_what_has_no_headers_is_held_a
 
     data = msgspec.msgpack.encode(([b"k"], [b"v"]))
     older = len(data).to_bytes(4, "big") + data
-    assert list(unpacked(older)) == [Outgoing([b"k"], [b"v"])]
+    assert list(unpacked(older)) == [("", Outgoing([b"k"], [b"v"]))]
     assert packed(Outgoing([b"k"], [b"v"])) == older
 
 
@@ -114,7 +114,7 @@ def test_what_are_no_headers_is_refused(found: Any) -> None:
 
 def refusals(sink: Any, records: list[Any]) -> tuple[Outgoing, list[tuple[Any, str]]]:
     refused: list[tuple[Any, str]] = []
-    return sink.messages(records, lambda record, why: refused.append((record, why))), refused
+    return sink.messages("out", records, lambda record, why: refused.append((record, why))), refused
 
 
 def test_a_record_whose_headers_or_timestamp_no_topic_takes_is_refused_and_no_other() -> None:
@@ -136,7 +136,7 @@ def test_a_record_whose_headers_or_timestamp_no_topic_takes_is_refused_and_no_ot
         headers=lambda one: one["tags"],
         timestamp=lambda one: one["at"],
     )
-    sink._limits[:] = [TopicLimits(1_100, future_ms=60_000)]
+    sink._limits["out"] = TopicLimits(1_100, future_ms=60_000)
     found, refused = refusals(sink, records)
     assert found == Outgoing([None, None], [b"1", b"7"], [[("a", b"1")], []], [5, 1_000])
     assert [record["n"] for record, _ in refused] == [3, 4, 2, 8, 5, 6]
@@ -170,7 +170,7 @@ def test_a_record_whose_header_is_no_unicode_is_refused_and_no_other() -> None:
     sink: Any = cc.kafka.sink("localhost:1", "out", value=lambda one: 1, headers=lambda one: one)
     records = [{"a": "1"}, {"n\ud800": b"x"}, {"n": "\ud800"}]
     found, refused = refusals(sink, records)
-    assert list(unpacked(packed(found))) == [Outgoing([None], [b"1"], [[("a", b"1")]])]
+    assert list(unpacked(packed(found))) == [("", Outgoing([None], [b"1"], [[("a", b"1")]]))]
     assert [record for record, _ in refused] == records[1:]
     assert all("UnicodeEncodeError" in why for _, why in refused)
 
@@ -182,7 +182,7 @@ def test_a_message_without_a_timestamp_has_the_time_at_which_it_is_sent() -> Non
         found, refused = refusals(sink, records)
         assert found.timestamps == [None, 5]
         assert [record for record, _ in refused] == records[2:]
-    assert list(unpacked(packed(found))) == [found]
+    assert list(unpacked(packed(found))) == [("", found)]
     producer = SmallQueue(room=7)
     send(producer, "out", found)
     assert [options.get("timestamp") for options in producer.more] == [None, 5]
@@ -213,7 +213,7 @@ def test_many_messages_are_held_in_parts_and_a_part_that_is_damaged_is_an_error(
     for number in range(3 * HELD_TOGETHER):
         held.add(Outgoing([None], [b"%d" % number]))
     data = held.data()
-    parts = list(unpacked(data))
+    parts = [messages for _, messages in unpacked(data)]
     assert [len(one.values) for one in parts] == [HELD_TOGETHER] * 3
     assert [value for one in parts for value in one.values] == [b"%d" % n for n in range(3 * HELD_TOGETHER)]
     for damaged in (data[:-1], data[:2], packed(outgoing([(b"k", b"v")])) + b"\0\0"):
@@ -338,7 +338,7 @@ def test_a_record_that_can_not_be_encoded_is_refused_and_no_other() -> None:
     """P6."""
     refused: list[tuple[Any, str]] = []
     sink: Any = cc.kafka.sink("localhost:1", "out")
-    found = sink.messages(["a", {1, 2}, "b"], lambda record, why: refused.append((record, why)))
+    found = sink.messages("out", ["a", {1, 2}, "b"], lambda record, why: refused.append((record, why)))
     assert pairs_of(found) == [(None, b'"a"'), (None, b'"b"')]
     assert [record for record, _ in refused] == [{1, 2}]
     assert "can't be encoded for topic 'out'" in refused[0][1]
@@ -347,21 +347,21 @@ def test_a_record_that_can_not_be_encoded_is_refused_and_no_other() -> None:
         raise SchemaUnavailable("the schema registry does not answer")
 
     with pytest.raises(SchemaUnavailable):
-        cc.kafka.sink("localhost:1", "out", encode_value=unavailable).messages([1], fail)  # type: ignore[attr-defined]
+        cc.kafka.sink("localhost:1", "out", encode_value=unavailable).messages("out", [1], fail)  # type: ignore[attr-defined]
 
 
 def test_what_a_topic_takes_bounds_messages_and_batches() -> None:
     """C20: the library packs a megabyte into a batch, whatever the topic takes, and never splits it."""
     refused: list[str] = []
     sink: Any = cc.kafka.sink("localhost:1", "out", key=str, encode_value="bytes")
-    sink._limits[:] = [TopicLimits(1_100, needs_keys=True)]
-    found = sink.messages([b"v" * 100, b"v" * 1_000], lambda _, why: refused.append(why))
+    sink._limits["out"] = TopicLimits(1_100, needs_keys=True)
+    found = sink.messages("out", [b"v" * 100, b"v" * 1_000], lambda _, why: refused.append(why))
     assert (len(found.keys), len(refused)) == (1, 1)
     packed: Any = cc.kafka.sink(
         "localhost:1", "out", encode_value="bytes", options={"compression.type": "lz4"}
     )
-    packed._limits[:] = [TopicLimits(1_100)]
-    assert len(packed.messages([b"v" * 100_000], fail).keys) == 1
+    packed._limits["out"] = TopicLimits(1_100)
+    assert len(packed.messages("out", [b"v" * 100_000], fail).keys) == 1
 
 
 @pytest.mark.parametrize("timeout", [0, "60000", 2**31, True])
@@ -373,11 +373,11 @@ def test_a_time_for_transactions_that_is_none_is_refused(timeout: Any) -> None:
 def test_records_become_keys_and_values_and_none_stays_none() -> None:
     sink = cc.kafka.sink("localhost:1", "out", key=lambda pair: pair[0], value=lambda pair: pair[1])
     assert isinstance(sink, KafkaSink)
-    messages = sink.messages([("a", [1]), (2, None), (None, "x")], fail)
+    messages = sink.messages("out", [("a", [1]), (2, None), (None, "x")], fail)
     assert pairs_of(messages) == [(b"a", b"[1]"), (b"2", None), (None, b'"x"')]
     bare = cc.kafka.sink("localhost:1", "out", encode_value="bytes")
     assert isinstance(bare, KafkaSink)
-    assert pairs_of(bare.messages([b"x", None], fail)) == [(None, b"x"), (None, None)]
+    assert pairs_of(bare.messages("out", [b"x", None], fail)) == [(None, b"x"), (None, None)]
 
 
 class Client:

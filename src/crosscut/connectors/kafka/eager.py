@@ -9,7 +9,7 @@ from typing import Any
 
 from crosscut.connectors.kafka.client import library, refused
 from crosscut.connectors.kafka.sending import send
-from crosscut.connectors.kafka.sink_topic import SinkTopic
+from crosscut.connectors.kafka.sink_topics import SinkTopics
 from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
@@ -70,7 +70,7 @@ class EagerWriter(SinkWriter):
     It does not wait for what is sent after the barrier: there may be more of it all the time.
     """
 
-    def __init__(self, sink: SinkTopic) -> None:
+    def __init__(self, sink: SinkTopics) -> None:
         self._sink = sink
         self._producer: Any = None
         self._sent = Sent()
@@ -81,7 +81,7 @@ class EagerWriter(SinkWriter):
         except library().KafkaException as error:
             reason = error.args[0]
             raise refused(
-                f"topic {self._sink.topic!r} at {self._sink.servers} can't be described: {reason.str()}",
+                f"{self._sink.location} can't be described: {reason.str()}",
                 reason,
             ) from error
         self._producer = self._sink.producer(**{"linger.ms": self._sink.options.get("linger.ms", LINGER_MS)})
@@ -89,9 +89,10 @@ class EagerWriter(SinkWriter):
     def write(self, records: list[Any]) -> None:
         sent = self._sent
         self._raise_failure(sent)
-        messages = self._sink.messages(records, self.refuse)
-        sent.add(len(messages.keys))
-        send(self._producer, self._sink.topic, messages, sent.delivered)
+        for topic, chosen in self._sink.by_topic(records, self.refuse):
+            messages = self._sink.messages(topic, chosen, self.refuse)
+            sent.add(len(messages.keys))
+            send(self._producer, topic, messages, sent.delivered)
 
     def rotate(self, checkpoint_id: CheckpointId) -> Any | None:
         if self._sent.is_empty:
@@ -107,8 +108,7 @@ class EagerWriter(SinkWriter):
         self._raise_failure(sent)
         if sent.left:
             raise ConnectorError(
-                f"topic {self._sink.topic!r} at {self._sink.servers}: {sent.left} messages were not "
-                f"acknowledged within {ANSWERED_S:g} s"
+                f"{self._sink.location}: {sent.left} messages were not acknowledged within {ANSWERED_S:g} s"
             )
         return {"checkpoint": checkpoint_id, "sent": True}
 
@@ -121,7 +121,4 @@ class EagerWriter(SinkWriter):
 
     def _raise_failure(self, sent: Sent) -> None:
         if sent.failure:
-            raise ConnectorError(
-                f"topic {self._sink.topic!r} at {self._sink.servers}: messages were not delivered: "
-                f"{sent.failure}"
-            )
+            raise ConnectorError(f"{self._sink.location}: messages were not delivered: {sent.failure}")

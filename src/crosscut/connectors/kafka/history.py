@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library
@@ -17,11 +17,14 @@ LOOK_TIMEOUT_S = 45.0
 
 
 def committed_output(
-    servers: str, options: Mapping[str, object], marker_topic: str, topic: str
+    servers: str, options: Mapping[str, object], marker_topic: str, topics: Collection[str], location: str
 ) -> Sequence[CommittedOutput]:
-    """Return the newest marker of every task that has ever committed to `topic`, in no order.
+    """Return the newest marker of every task that has ever committed to one of `topics`, in no order.
 
     Open transactions are not waited for: a successor of a task reads its marker again.
+
+    Args:
+        location: Where that is, as people call it.
 
     Raises:
         ConnectorError: They can't be read to the end, or are not ours.
@@ -38,16 +41,16 @@ def committed_output(
         newest = _newest(reader, marker_topic, sorted(found.partitions), servers)
     finally:
         reader.close()
-    location, outputs = f"topic {topic!r} at {servers}", []
+    outputs = []
     for data in newest.values():
         match decoded(data, marker_topic, servers):
             case {
-                "topic": str(target),
                 "lineage": str(lineage),
                 "sink": str(uid),
                 "vertex": str(vertex),
                 "task": int(index),
-            }, marker if target == topic:
+                **rest,
+            }, marker if not _targets(rest).isdisjoint(topics):
                 task = TaskId(VertexId(vertex), index)
                 outputs.append(
                     CommittedOutput(
@@ -63,6 +66,17 @@ def committed_output(
             case _:
                 pass  # of another topic
     return outputs
+
+
+def _targets(owner: Mapping[str, object]) -> set[str]:
+    """Return the topics that a marker is of: one, or those of a sink whose topic depends on the record."""
+    match owner:
+        case {"topic": str(topic)}:
+            return {topic}
+        case {"topics": [*topics]}:
+            return {str(one) for one in topics}
+        case _:
+            return set()
 
 
 def _newest(reader: Any, topic: str, partitions: list[int], servers: str) -> dict[bytes, bytes]:

@@ -205,18 +205,24 @@ def encoder(encode: Encoding | Callable[[Any], bytes | None], what: str) -> Call
             )
 
 
-def packed(messages: Outgoing) -> bytes:
-    """Return messages as data that can stand before other such data, to be held in a snapshot."""
-    columns: tuple[list[Any], ...] = (messages.keys, messages.values)
-    if messages.headers or messages.timestamps:
+def packed(messages: Outgoing, topic: str = "") -> bytes:
+    """Return messages as data that can stand before other such data, to be held in a snapshot.
+
+    Args:
+        topic: Which topic they are for, if the sink has several.
+    """
+    columns: tuple[object, ...] = (messages.keys, messages.values)
+    if messages.headers or messages.timestamps or topic:
         # Without them it stays as older releases have written and can read it.
         columns += (messages.headers, messages.timestamps)
+    if topic:
+        columns += (topic,)
     data: bytes = required("msgspec", "kafka").msgpack.encode(columns)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
-def unpacked(data: bytes) -> Iterator[Outgoing]:
-    """Yield what `packed` was given, each time that it was called for a part of `data`.
+def unpacked(data: bytes) -> Iterator[tuple[str, Outgoing]]:
+    """Yield topic and messages of each call of `packed` that made a part of `data`.
 
     Raises:
         ConnectorError: `data` is something else.
@@ -231,7 +237,7 @@ def unpacked(data: bytes) -> Iterator[Outgoing]:
             found = decode(view[begin:at])
         except msgspec.MsgspecError as error:
             raise ConnectorError(f"{len(data)} bytes held for Kafka can't be read: {error}") from error
-        yield Outgoing(found.keys, found.values, found.headers, found.timestamps)
+        yield found.topic, Outgoing(found.keys, found.values, found.headers, found.timestamps)
 
 
 @cache
@@ -243,6 +249,7 @@ def _held_columns() -> Any:
         ("values", list[bytes | None]),
         ("headers", list[list[tuple[str, bytes | None]]], msgspec.field(default_factory=list)),
         ("timestamps", list[int | None], msgspec.field(default_factory=list)),
+        ("topic", str, ""),
     ]
     return msgspec.defstruct("HeldColumns", columns, array_like=True)
 

@@ -81,27 +81,36 @@ class Held:
     """Messages between two barriers, packed as they come: thousands of objects are more than their bytes.
 
     Attributes:
-        count: How many there are.
+        counts: How many there are for each topic; "" is the only topic of a sink.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._loose = Outgoing([], [])
+        self.counts: dict[str, int] = {}
+        self._loose: dict[str, Outgoing] = {}
+        self._loose_count = 0
         self._packed: list[bytes] = []
 
-    def add(self, messages: Outgoing) -> None:
-        loose = self._loose
-        loose.extend(messages)
-        self.count += len(messages.keys)
-        if len(loose.keys) >= HELD_TOGETHER:
+    @property
+    def count(self) -> int:
+        """How many there are for all topics."""
+        return sum(self.counts.values())
+
+    def add(self, messages: Outgoing, topic: str = "") -> None:
+        if not messages.keys:
+            return
+        self._loose.setdefault(topic, Outgoing([], [])).extend(messages)
+        self.counts[topic] = self.counts.get(topic, 0) + len(messages.keys)
+        self._loose_count += len(messages.keys)
+        # Over all topics: what is not packed is bounded, however many there are.
+        if self._loose_count >= HELD_TOGETHER:
             self._pack()
 
     def data(self) -> bytes:
-        """Return all of them, packed."""
-        if self._loose.keys:
-            self._pack()
+        """Return all of them, packed; those of one topic are in order."""
+        self._pack()
         return b"".join(self._packed)
 
     def _pack(self) -> None:
-        self._packed.append(packed(self._loose))
-        self._loose = Outgoing([], [])
+        self._packed += [packed(messages, topic) for topic, messages in self._loose.items()]
+        self._loose.clear()
+        self._loose_count = 0

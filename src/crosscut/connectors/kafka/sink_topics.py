@@ -1,10 +1,11 @@
-"""The topic of the sink, and how records become its messages: what the sink shares with its writers."""
+"""The topics of the sink, and how records become their messages: what the sink shares with its writers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 from crosscut.connectors.extras import ExtraMissing, required
@@ -26,6 +27,9 @@ COMMIT_TIMEOUT_MS = 60_000
 
 BATCH_BYTES = 1_000_000
 """The library's own `batch.size`."""
+
+SHOWN_TOPICS = 3
+"""So many are named in messages."""
 
 LARGEST_BYTES = 1_000_000
 """Of a message, as brokers and librdkafka have it by default, less what goes around it."""
@@ -51,11 +55,17 @@ class _Given(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SinkTopic:
-    """A topic; the arguments of `crosscut.kafka.sink`."""
+class SinkTopics:
+    """One topic or several; the arguments of `crosscut.kafka.sink`.
+
+    Attributes:
+        topics: Their names.
+        choose: Takes a record, returns the name of its topic; None: there is one topic.
+    """
 
     servers: str
-    topic: str
+    topics: tuple[str, ...]
+    choose: Callable[[Any], str] | None
     key: Callable[[Any], Any] | None
     value: Callable[[Any], Any] | None
     encode_key: Encoding | Callable[[Any], bytes | None]
@@ -65,8 +75,20 @@ class SinkTopic:
     options: dict[str, object]
     headers: Callable[[Any], GivenHeaders] | None = None
     timestamp: Callable[[Any], int | Moment | None] | None = None
-    # What `check` has found out, for workers, which get it with the description.
-    _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False)
+    # What `check` has found out of each topic, for workers, which get it with the description.
+    _limits: dict[str, TopicLimits] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def names(self) -> str:
+        """The topics, as people call them."""
+        shown = ", ".join(map(repr, self.topics[:SHOWN_TOPICS]))
+        more = len(self.topics) - SHOWN_TOPICS
+        return f"topic{'s' if len(self.topics) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
+
+    @property
+    def location(self) -> str:
+        """Where the output goes, as people call it."""
+        return f"{self.names} at {self.servers}"
 
     @property
     def timeout_ms(self) -> int:
@@ -74,37 +96,61 @@ class SinkTopic:
         found = self.options.get("transaction.timeout.ms", COMMIT_TIMEOUT_MS)
         return found if isinstance(found, int) else COMMIT_TIMEOUT_MS
 
-    @property
-    def limits(self) -> TopicLimits:
-        """What the topic was found to take; nothing is known before `check` or `find_limits`."""
-        return self._limits[0] if self._limits else TopicLimits()
+    def limits(self, topic: str) -> TopicLimits:
+        """Return what a topic was found to take; nothing is known before `check` or `find_limits`."""
+        return self._limits.get(topic, TopicLimits())
 
     def find_limits(self) -> None:
-        """Ask what the topic takes, unless that is known.
+        """Ask what the topics take, unless that is known.
 
         Raises:
             KafkaException: The cluster does not answer.
         """
-        if not self._limits:
+        unknown = [topic for topic in self.topics if topic not in self._limits]
+        if unknown:
             options = configuration(self.servers, self.options)
             admin = required("confluent_kafka.admin", "kafka").AdminClient(options)
-            self._limits[:] = [topic_limits(admin, self.topic)]
+            self._limits.update({topic: topic_limits(admin, topic) for topic in unknown})
 
     def markers(self, task: str, owner: Mapping[str, object] | None = None) -> Markers:
         """Return the markers of a task."""
         return Markers(self.servers, self.options, self.marker_topic, task, owner or {})
 
     def producer(self, **ours: object) -> Any:
-        """Return a producer whose batches the topic takes: the library neither asks nor splits them."""
+        """Return a producer whose batches all topics take: the library neither asks nor splits them."""
         settings: dict[str, object] = {"partitioner": PARTITIONER, **self.options}
-        largest = self.limits.message_bytes
+        known = [self.limits(topic).message_bytes for topic in self.topics]
         chosen = settings.get("batch.size", BATCH_BYTES)
-        if largest is not None and isinstance(chosen, int):
-            settings["batch.size"] = max(1, min(chosen, largest))
+        if isinstance(chosen, int):
+            settings["batch.size"] = max(1, min([chosen, *(one for one in known if one is not None)]))
         return library().Producer(configuration(self.servers, settings, enable_idempotence=True, **ours))
 
-    def messages(self, records: list[Any], refuse: Callable[[Any, str], None]) -> Outgoing:
-        """Return `records` as messages; `refuse` is called with each that no topic takes, and why."""
+    def by_topic(
+        self, records: list[Any], refuse: Callable[[Any, str], None]
+    ) -> Iterator[tuple[str, list[Any]]]:
+        """Yield each topic that some of the records are for, and these in order.
+
+        `refuse` is called with each record that is for none of the topics, and why.
+        """
+        if self.choose is None:
+            if records:
+                yield self.topics[0], records
+            return
+        chosen: dict[str, list[Any]] = {topic: [] for topic in self.topics}
+        for record in records:
+            topic: object = self.choose(record)
+            if isinstance(topic, str) and topic in chosen:
+                chosen[topic].append(record)
+            else:
+                refuse(
+                    record,
+                    f"topic= returned {shortened(topic)}, which is none of its topics ({', '.join(chosen)}): "
+                    f"declare it in topics=, or return another one",
+                )
+        yield from ((topic, found) for topic, found in chosen.items() if found)
+
+    def messages(self, topic: str, records: list[Any], refuse: Callable[[Any, str], None]) -> Outgoing:
+        """Return `records` as messages; `refuse` is called with each that `topic` does not take, and why."""
         to_key, to_value = self.key, self.value
         keys = [None] * len(records) if to_key is None else list(map(to_key, records))
         values = records if to_value is None else list(map(to_value, records))
@@ -116,10 +162,10 @@ class SinkTopic:
         except (SchemaUnavailable, ExtraMissing):
             raise
         except Exception:  # noqa: BLE001 - of an encoding: it is found out which record it is
-            records, messages = self._encoded_singly(records, given, refuse)
+            records, messages = self._encoded_singly(topic, records, given, refuse)
         found = self.options.get("message.max.bytes", LARGEST_BYTES)
         largest = found if isinstance(found, int) else LARGEST_BYTES
-        limits = self.limits
+        limits = self.limits(topic)
         if limits.message_bytes is not None and not self._is_compressed:
             largest = min(largest, limits.message_bytes)
         latest_ms = None
@@ -128,7 +174,7 @@ class SinkTopic:
         return without_refused(
             messages,
             records,
-            self.topic,
+            topic,
             largest,
             refuse,
             needs_keys=limits.needs_keys,
@@ -152,7 +198,7 @@ class SinkTopic:
         )
 
     def _encoded_singly(
-        self, records: list[Any], given: _Given, refuse: Callable[[Any, str], None]
+        self, topic: str, records: list[Any], given: _Given, refuse: Callable[[Any, str], None]
     ) -> tuple[list[Any], Outgoing]:
         taken: list[Any] = []
         found = Outgoing([], [])
@@ -162,9 +208,7 @@ class SinkTopic:
             except (SchemaUnavailable, ExtraMissing):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever an encoding raises, it is for this record
-                refuse(
-                    record, f"it can't be encoded for topic {self.topic!r}: {type(error).__name__}: {error}"
-                )
+                refuse(record, f"it can't be encoded for topic {topic!r}: {type(error).__name__}: {error}")
                 continue
             taken.append(record)
             found.extend(one)
