@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from crosscut.connectors.secrets import environment
     from crosscut.connectors.simple.generate import generate
     from crosscut.connectors.simple.items import items
+    from crosscut.connectors.simple.lookup import lookup
     from crosscut.connectors.simple.printing import printing
     from crosscut.connectors.simple.socket_lines import socket, stdin
     from crosscut.contracts.connected_process import (
@@ -162,6 +163,7 @@ __all__ = [
     "items",
     "json",
     "kafka",
+    "lookup",
     "nats",
     "no_deadlock",
     "on_count",
@@ -186,6 +188,7 @@ _NAMES = {
     "connectors.files.collect": "collect",
     "connectors.simple.generate": "generate",
     "connectors.simple.items": "items",
+    "connectors.simple.lookup": "lookup",
     "connectors.simple.printing": "printing",
     "connectors.secrets": "environment",
     "connectors.files.typed_json": "json",

@@ -14,6 +14,7 @@ from crosscut.contracts.checkpoint_calls import ForEachCheckpoint
 from crosscut.contracts.connected_process import StreamProcess
 from crosscut.contracts.connectors import Sink
 from crosscut.contracts.dead_letters import DeadLetter, OnError
+from crosscut.contracts.lookup_tables import LookupTable
 from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import checked_function as _function
@@ -33,6 +34,7 @@ from crosscut.flow.tail import SideOutputs, StreamEnd, Tail
 from crosscut.foundation.callables import function_problem
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.type_variables import Record
+from crosscut.graph.lookup import LookupFunction, LookupSpec
 from crosscut.graph.rate_limit import rate_limit_spec
 from crosscut.graph.specs import (
     AssignTimestampsSpec,
@@ -218,6 +220,54 @@ class Stream(SideOutputs, Generic[Record]):
             ordered=ordered,
         )
         return self._then(kind, spec, name=name)
+
+    def lookup(
+        self,
+        table: LookupTable,
+        by: Callable[[Record], Any] | str,
+        *,
+        join: Callable[[Record, Any], Any] | None = None,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Join each record with its row in a table that each process has in memory: see `crosscut.lookup`.
+
+        A record without a row gets None as its row: it is never left out. Nothing of the table is part of
+        snapshots; see `crosscut.lookup` for which version a record meets.
+
+        Args:
+            table: What `crosscut.lookup` returns.
+            by: The key in the table: a function of a record, or the name of a field, as for `key_by`. With
+                several columns as key it returns a tuple.
+            join: Takes a record and its row, and returns the result. A row is a dict by column, or a value of
+                the user's dict. Default: the pair (record, row).
+            on_error: See `map`; for what `by` and `join` raise.
+
+        Raises:
+            FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> countries = cc.lookup([{"code": "de", "name": "Germany"}], key="code")
+            >>> orders = cc.Flow("orders").source(cc.items([{"id": 1, "country": "de"}]))
+            >>> named = orders.lookup(countries, "country", join=lambda order, row: {**order, **(row or {})})
+        """
+        kind = "lookup"
+        if not isinstance(table, LookupTable):
+            raise _error(
+                self._draft,
+                kind,
+                f"table={_shown(table)}: expected a table of crosscut.lookup, as in "
+                f"lookup(cc.lookup({{'EUR': 1.0}}), 'currency')",
+            )
+        function = LookupFunction(
+            table,
+            _field_or_function(self._draft, kind, by),
+            None if join is None else _function(self._draft, kind, "join", join, "record", "row"),
+        )
+        return self._then(
+            kind, LookupSpec(function, _on_error(self._draft, kind, on_error), table=table), name=name
+        )
 
     def rate_limit(self, records: int, *, per: Duration = "1s", name: str | None = None) -> Stream[Record]:
         """Let at most so many records go on in a time, of all tasks together, evenly spread, in order.

@@ -14,6 +14,7 @@ from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
+from crosscut.graph.lookup import LookupSpec
 from crosscut.graph.rate_limit import shared_turns
 from crosscut.graph.repeatable import check_repeatable
 from crosscut.graph.source_groups import check_alignment
@@ -60,6 +61,8 @@ def kind_of(spec: OperatorSpec) -> str:
     match spec:
         case SourceSpec():
             return "source"
+        case LookupSpec():
+            return "lookup"
         case MapSpec():
             return "map"
         case FilterSpec():

@@ -16,6 +16,7 @@ from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.foundation.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
 from crosscut.graph.channels import back_edges_of, depths_of, inputs_of, leaving, read_aside
+from crosscut.graph.lookup import LookupSpec
 from crosscut.graph.source_groups import aligned_splits
 from crosscut.graph.specs import AsyncMapSpec, JobGraph, KeyBySpec, Vertex
 from crosscut.host.failpoints import Failpoints
@@ -186,6 +187,7 @@ async def build_tasks(
         if writer is not None and vertex.sink is not None:
             known = known_after(known_before(snapshot, vertex.sink.sink.describe()), snapshot)
             committer = Committer(deploy.lineage, deploy.epoch, terms.commit_attempts, known)
+        await _open_tables(pool, vertex)
         begins = Begins(deploy.restore, worker)
         operators = [build(node, state, writer, read_aside(graph, node.uid), begins) for node in vertex.chain]
         for operator in operators:
@@ -270,6 +272,15 @@ async def build_tasks(
         )
         pool.add(task, state, writer)
         failpoints("restore.task")
+
+
+async def _open_tables(pool: TaskHost, vertex: Vertex) -> None:
+    for node in vertex.chain:
+        if isinstance(node.spec, LookupSpec):
+            try:
+                await pool.in_thread(node.spec.table.open)
+            except Exception as error:  # noqa: BLE001 - a table may raise anything; raised again
+                raise_named("lookup", node.uid, error)
 
 
 def _put_back(part: Part, read_part: ReadPart, queues: Mapping[ChannelId, InputQueue]) -> list[LoggedBatch]:
