@@ -25,7 +25,7 @@ def warm_up(job: Any) -> None:
         SystemExit: They never do.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while job.status != "running" or not job.progress()["records_read"]:
+    while job.status != "running" or not job.report().records_read:
         if job.wait(0.1) or time.monotonic() > deadline:
             raise SystemExit("the job did not start")
     job.wait(_WARM_UP_S)

@@ -79,7 +79,7 @@ def wait_until(job: Any, condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition(job.report()):
         if job.wait(0.01) or time.monotonic() > deadline:
-            raise SystemExit(f"waited in vain: {job.progress()}")
+            raise SystemExit(f"waited in vain: {job.report()}")
 
 
 if __name__ == "__main__":

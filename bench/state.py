@@ -132,7 +132,7 @@ def run(
         wait_until(job, lambda status: status.phase == "running")
         empty = sum(resident_bytes(worker.pid) for worker in job.workers())
         # Not the records alone: two sources need not be as fast as each other.
-        while job.progress()["records_read"] < keys * 1.2 or job.report().state_keys < keys:
+        while job.report().records_read < keys * 1.2 or job.report().state_keys < keys:
             limit_memory(job, memory_bytes)
             if job.wait(0.1) or time.monotonic() > began + 1_800:
                 raise SystemExit("the keys did not all come")

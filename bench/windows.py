@@ -72,7 +72,7 @@ def run(kind: str, seconds: float) -> dict[str, Any]:
     try:
         warm_up(job)
         rates = measured(job, seconds)
-        state_keys = job.progress()["state_keys"]
+        state_keys = job.report().state_keys
         written = sum(one.records_out for one in job.report().tasks if one.task.vertex == "operator")
     finally:
         job.cancel()

@@ -94,5 +94,5 @@ if __name__ == "__main__":
     job = flow.start(cc.Settings(parallelism=2, checkpoint_interval="200ms"))
     job.wait()
     print(f"{job.status}, {len(job.checkpoints())} checkpoints")
-    for one in job.progress()["invariants"]:
-        print(f"{one['name']}: held on {one['evaluated'] - one['broken']} of {one['evaluated']} cuts")
+    for one in job.report().invariants:
+        print(f"{one.name}: held on {one.evaluated - one.broken} of {one.evaluated} cuts")

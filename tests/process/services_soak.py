@@ -335,7 +335,7 @@ class Soak:
                     return False
                 self._signal(kind, pids if kind == "all workers" else [choices.choice(pids)], seconds)
             case "job":
-                self.restarts += self.job.progress()["restarts"]
+                self.restarts += self.job.report().restarts
                 self.job.cancel()
                 self.job = self._flow.start(self._settings)
             case "broker":
@@ -409,7 +409,7 @@ def main() -> None:
             "sent": sent,
             "seconds": round(time.monotonic() - began_s),
             "faults": dict(soak.faults),
-            "restarts": soak.restarts + soak.job.progress()["restarts"],
+            "restarts": soak.restarts + soak.job.report().restarts,
             "load": os.getloadavg()[0],
             **verdicts,
         }

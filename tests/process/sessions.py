@@ -65,7 +65,7 @@ def main(directory: Path) -> None:
     until(lambda: job.status == "running" and job.checkpoints(), "a checkpoint")
     os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
     ended = end_of(job)
-    report("lost", **ended, status=job.progress()["status"], checkpoints=len(job.checkpoints()))
+    report("lost", **ended, status=job.status, checkpoints=len(job.checkpoints()))
     report("their dead one", error=refusal(last, context))
     last.open_gate()
     job = last.start()

@@ -417,10 +417,10 @@ def test_a_full_disk_costs_checkpoints_and_no_records(
 
     def has_failed() -> bool:
         fill(filler)
-        return bool(job.progress()["checkpoints_failed"] >= 3)
+        return bool(job.report().checkpoints_failed >= 3)
 
     until(has_failed, "three failed checkpoints")
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     filler.unlink()
     numbered.open_gate()
     until(lambda: job.wait(0.05), "the end of the job")

@@ -43,7 +43,7 @@ if __name__ == "__main__":
     job = flow.start(cc.Settings(checkpoint_interval="1h"))
 
     def tell():
-        while not job.progress()["records_read"]:
+        while not job.report().records_read:
             time.sleep(0.1)
         print("records flow", *(worker.pid for worker in job.workers()), flush=True)
 

@@ -81,7 +81,7 @@ def test_the_record_that_always_ends_the_process_is_named(
         assert "in crashes" in text, "the user's own line"
         assert "stateless.py" not in text, "none of ours"
     # More than one, where a busy machine completes a checkpoint in front of the record meanwhile.
-    assert handle.progress()["restarts"] >= 2
+    assert handle.report().restarts >= 2
     job.check_nothing_is_visible_too_early()
 
 
@@ -139,7 +139,7 @@ def test_records_that_end_the_process_become_dead_letters_and_the_job_goes_on(
     assert sorted(one[1] for one in lines(tmp_path / "out")) == [n for n in range(COUNT) if n not in bad]
     found = sorted(lines(tmp_path / "dead"), key=lambda one: one[0][1])
     assert found == [[list(numbered(n)), f"ProcessDiedError: {how}"] for n in sorted(bad)]
-    assert job.progress()["restarts"] >= (2 if engine == "continuous" else 0)
+    assert job.report().restarts >= (2 if engine == "continuous" else 0)
 
 
 class Alarming(cc.KeyedProcess[Any, Any]):
@@ -241,7 +241,7 @@ def test_in_micro_batches_the_record_is_named(tmp_path: Path, started: Any) -> N
     assert "operator 'sums' ends its process (SIGSEGV) at a record" in text
     assert f"record: {BAD_RECORD!r}" in text
     assert "in crashes" in text
-    assert handle.progress()["restarts"] == 0, "Spark has made the attempts"
+    assert handle.report().restarts == 0, "Spark has made the attempts"
     job.check_nothing_is_visible_too_early()
 
 
@@ -269,6 +269,6 @@ def test_workers_that_others_kill_accuse_no_record(tmp_path: Path, started: Any)
         lose(handle, started, 0)
     job.open_gate()
     started.finish(handle, job.check_nothing_is_visible_too_early)
-    assert handle.progress()["restarts"] >= 3
+    assert handle.report().restarts >= 3
     job.check_output_is_exact()
     job.check_nothing_is_left_over()

@@ -158,7 +158,7 @@ def test_what_a_user_has_edited_is_what_every_state_holds(tmp_path: Path, starte
     }  # fmt: skip
     first = flow_of(tmp_path / "first", gate, [])
     job = started.flow(first, cc.Settings(parallelism=2, checkpoint_dir=tmp_path / "1", **common))
-    until(lambda: job.progress()["records_read"] == len(FIRST), "all records")
+    until(lambda: job.report().records_read == len(FIRST), "all records")
     assert job.stop(DEADLINE_S, savepoint=savepoint)
     edit(savepoint)
     cc.seal_savepoint(savepoint)

@@ -478,7 +478,7 @@ def test_an_encrypted_job_with_a_killed_worker_and_unauthenticated_peers_at_its_
     numbered = NumberedJob(tmp_path, settings={"encryption": "on"}, held=True)
     job = started(numbered)
     for restarts in (0, 1):
-        until(lambda: job.progress()["restarts"] == restarts and job.status == "running", "the job")  # noqa: B023
+        until(lambda: job.report().restarts == restarts and job.status == "running", "the job")  # noqa: B023
         before = len(job.checkpoints())
         until(lambda: len(job.checkpoints()) >= before + 2, "checkpoints")  # noqa: B023
         ports = ports_of(job)
@@ -492,7 +492,7 @@ def test_an_encrypted_job_with_a_killed_worker_and_unauthenticated_peers_at_its_
             until(lambda: is_gone(victim), "the worker to die")  # noqa: B023
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] == 1
+    assert job.report().restarts == 1
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
     key = job._run.driver._credentials.certificate._key

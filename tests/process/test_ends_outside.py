@@ -160,11 +160,11 @@ def test_a_stop_while_one_system_is_away_says_what_is_not_committed_and_the_next
     )
     feed.send(500)
     job = started.flow(flow, settings)
-    until(lambda: job.progress()["records_read"] == 500, "records", DEADLINE_S)
+    until(lambda: job.report().records_read == 500, "records", DEADLINE_S)
     job.checkpoint(DEADLINE_S)
     until(lambda: check_table(server) == check_prefix(broker, feed.out) == 500, "their output", DEADLINE_S)
     feed.send(500)
-    until(lambda: job.progress()["records_read"] == 1_000, "records behind it", DEADLINE_S)
+    until(lambda: job.report().records_read == 1_000, "records behind it", DEADLINE_S)
     with (
         killed_in_commit(server),
         pytest.warns(
@@ -173,7 +173,7 @@ def test_a_stop_while_one_system_is_away_says_what_is_not_committed_and_the_next
     ):
         assert job.stop(DEADLINE_S)
     assert job.status == "stopped"
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     until(lambda: check_prefix(broker, feed.out) == 1_000, "what the other system was given", DEADLINE_S)
     newest = newest_checkpoint(checkpoints)
     server.start()
@@ -181,8 +181,8 @@ def test_a_stop_while_one_system_is_away_says_what_is_not_committed_and_the_next
     again = started.flow(flow, settings)
     until(lambda: check_table(server) == 1_000, "what was not committed", DEADLINE_S)
     until(lambda: again.status == "running", "the job to run", DEADLINE_S)
-    assert again.progress()["resumes_from"] == newest.checkpoint_id
+    assert again.report().resumes_from == newest.checkpoint_id
     feed.send(500)
-    until(lambda: again.progress()["records_read"] == 1_500, "more records", DEADLINE_S)
+    until(lambda: again.report().records_read == 1_500, "more records", DEADLINE_S)
     assert again.stop(DEADLINE_S)
     assert (check_prefix(broker, feed.out), check_table(server)) == (1_500, 1_500)

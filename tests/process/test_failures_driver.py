@@ -134,7 +134,7 @@ def test_a_driver_that_slept_finds_itself_fenced_and_changes_nothing(
     last = asleep.reports[-1]
     assert last["status"] == "fenced"
     assert f"another driver (pid {os.getpid()} on " in last["error"]
-    assert re.search(rf"takes over from epoch \d+ \(pid {asleep.pid} on ", job.progress()["takeover"])
+    assert re.search(rf"takes over from epoch \d+ \(pid {asleep.pid} on ", job.report().takeover)
     assert job.status == "running"
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)

@@ -34,7 +34,7 @@ def test_a_run_without_failures_is_exact(tmp_path: Path, started: Any) -> None:
     """The oracle accepts what it has to accept, and refuses what it has to refuse."""
     numbered = NumberedJob(tmp_path, count=10_000)
     job = run_and_check(numbered, started)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     parts = [part for entry in numbered.completed() for one in entry.snapshots for part in one.snapshot.parts]
     assert any(part.path for part in parts), "the state is large enough to be in files"
     first, second, *_ = sorted(numbered.out.iterdir(), key=lambda path: path.stat().st_size, reverse=True)
@@ -64,7 +64,7 @@ def test_a_source_killed_between_its_records_and_its_barrier_changes_nothing(
     kill = KillBehindCheckpoint(Once(tmp_path / "killed"), tmp_path / "checkpoints" / "log", 1_000)
     numbered = NumberedJob(tmp_path, parallelism=parallelism, hook=kill, held=True)
     job = run_and_check(numbered, started, kill.once.marker.exists)
-    assert job.progress()["restarts"] == 1
+    assert job.report().restarts == 1
 
 
 @pytest.mark.parametrize("branches", [proven(1), 2])
@@ -75,7 +75,7 @@ def test_a_task_killed_in_the_middle_of_an_alignment_changes_nothing(
     armed = arm("align.partial:kill:3:0", "align.partial:kill:5:1")
     numbered = NumberedJob(tmp_path, count=20_000, branches=branches, held=branches)
     job = run_and_check(numbered, started, armed.all_fired)
-    assert job.progress()["restarts"] >= 1, "two at once are one failure"
+    assert job.report().restarts >= 1, "two at once are one failure"
 
 
 @pytest.mark.parametrize("place", [proven("snapshot.frozen"), proven("snapshot.encoded"), "snapshot.stored"])
@@ -111,7 +111,7 @@ def test_workers_killed_in_two_restores_in_a_row_and_in_close_change_nothing(
     job = run_and_check(
         NumberedJob(tmp_path, held=True), started, lambda: armed.fired >= set(armed.traps[:2])
     )
-    assert job.progress()["restarts"] >= 2
+    assert job.report().restarts >= 2
 
 
 def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_deterministic(
@@ -128,7 +128,7 @@ def test_every_worker_may_be_killed_at_any_time_while_user_code_is_not_determini
         lose(job, started, *choices.sample((0, 1), choices.randint(1, 2)))
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] >= 4, f"seed {seed}"
+    assert job.report().restarts >= 4, f"seed {seed}"
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 

@@ -112,7 +112,7 @@ def test_files_that_appear_while_a_job_runs_are_read_once_through_kills(
 
     until(appeared, "every kill", DEADLINE_S)
     until(all_is_there, f"{sent} lines", DEADLINE_S)
-    assert job.progress()["restarts"] >= 1
+    assert job.report().restarts >= 1
     until(lambda: job.status == "running", "the job to run", DEADLINE_S)
     assert job.stop()
     assert all_is_there()

@@ -40,10 +40,10 @@ def test_a_lost_worker_is_replaced_under_a_flood_of_silent_connections(
     victim, _ = started.watch(job)
     survivor = job._run.driver._coordinator.registry.held[1].registration.data_port
     with flooded([job._run.driver._listener._server.sockets[0].getsockname()[1], survivor]) as flooding:
-        until(lambda: sum(job.progress()["refused_peers"].values()) > 500, "the flood", DEADLINE_S)
+        until(lambda: sum(job.report().refused_peers.values()) > 500, "the flood", DEADLINE_S)
         before = len(job.checkpoints())
         os.kill(victim, signal.SIGKILL)
-        until(lambda: job.progress()["restarts"] >= 1, "the failover", DEADLINE_S)
+        until(lambda: job.report().restarts >= 1, "the failover", DEADLINE_S)
         until(lambda: job.status == "running" and len(job.checkpoints()) > before + 1, "more", DEADLINE_S)
         assert flooding.poll() is None, "the flood has ended before"
     numbered.open_gate()

@@ -122,7 +122,7 @@ def test_topic_to_topic_is_exact_under_kills_at_every_point_of_a_commit(
 
     until(feed, "every kill to have happened", DEADLINE_S)
     until(lambda: check_prefix(broker, out) == sent, f"{sent} updates", DEADLINE_S)
-    assert job.progress()["restarts"] >= 1
+    assert job.report().restarts >= 1
     stop(job)
     assert check_prefix(broker, out) == sent
     eager = Counter(one.key() for one in broker.consume(topic))

@@ -79,13 +79,13 @@ def run_with_kills(loop_job: LoopJob, started: Any, kills: int = 2) -> Any:
     loop_job.open_gate()
     started.finish(job)
     assert job.status == "finished"
-    assert job.progress()["restarts"] >= kills
-    assert job.progress()["termination"] == "final"
+    assert job.report().restarts >= kills
+    assert job.report().termination == "final"
     return job
 
 
 def invariants_of(job: Any) -> dict[str, Any]:
-    return {one["name"]: one for one in job.progress()["invariants"]}
+    return {one.name: one for one in job.report().invariants}
 
 
 # The examples.
@@ -153,7 +153,7 @@ def test_connected_components_of_an_edge_list_are_right_although_workers_are_kil
     kill_after(job, started, 2, 0)
     loop_job.open_gate()
     started.finish(job)
-    assert job.progress()["restarts"] >= 1
+    assert job.report().restarts >= 1
     smallest: dict[int, int] = {}
     for vertex, label in out.records():
         smallest[vertex] = min(label, smallest.get(vertex, label))
@@ -171,7 +171,7 @@ def test_tokens_go_round_the_ring_exactly_as_often_as_they_should(
     wanted = [(number, (number + hops) % ring.MEMBERS, 0) for number in range(tokens)]
     assert sorted(out.records()) == wanted
     for one in invariants_of(job).values():
-        assert one["evaluated"] >= 2 and one["broken"] == 0, one
+        assert one.evaluated >= 2 and one.broken == 0, one
 
 
 @pytest.mark.parametrize("snapshots", [proven(ALIGNED), UNALIGNED, proven(SWITCHING)])
@@ -184,9 +184,9 @@ def test_no_money_is_made_or_lost_on_any_cut_although_workers_are_killed(
     job = run_with_kills(LoopJob(tmp_path, bank.bank(transfers, accounts, out), out, snapshots), started)
     assert sorted(receipt[1] for receipt in out.records()) == list(range(transfers))
     held = invariants_of(job)["money is conserved"]
-    assert held["broken"] == 0
-    assert held["evaluated"] + held["skipped"] == job.progress()["checkpoints_completed"]
-    assert held["evaluated"] >= 2
+    assert held.broken == 0
+    assert held.evaluated + held.skipped == job.report().checkpoints_completed
+    assert held.evaluated >= 2
 
 
 # Invariants that break.
@@ -205,15 +205,15 @@ def test_a_broken_invariant_is_reported_with_its_cut_and_the_job_goes_on(
     flow.invariant("no such operator", lambda cut: cut.values("acounts"))
     loop_job = LoopJob(tmp_path, flow, out, held=1_000)
     job = started(loop_job)
-    until(lambda: invariants_of(job)["a cent"]["broken"] > 1, "cuts on which it is broken")
+    until(lambda: invariants_of(job)["a cent"].broken > 1, "cuts on which it is broken")
     loop_job.open_gate()
     started.finish(job)
     assert job.status == "finished"
     found = invariants_of(job)
-    assert found["money is conserved"]["broken"] == 0
-    assert found["a cent"]["broken_at"] >= 3
-    assert found["a cent"]["broken"] > 1
-    assert "the flow has no operator 'acounts'; it has" in found["no such operator"]["message"]
+    assert found["money is conserved"].broken == 0
+    assert found["a cent"].broken_at >= 3
+    assert found["a cent"].broken > 1
+    assert "the flow has no operator 'acounts'; it has" in found["no such operator"].message
     assert "invariant 'a cent' is broken on the cut of checkpoint" in caplog.text
 
 
@@ -228,7 +228,7 @@ def test_a_broken_invariant_ends_the_job_if_it_was_asked_to(tmp_path: Path, star
         started.finish(job)
     assert job.status == "failed"
     assert failed.value.ids["cause"].kind == "InvariantBroken"
-    assert f"checkpoint {invariants_of(job)['a cent']['broken_at']}:" in str(failed.value)
+    assert f"checkpoint {invariants_of(job)['a cent'].broken_at}:" in str(failed.value)
 
 
 def test_an_invariant_that_breaks_on_the_final_cut_keeps_the_job_from_having_finished(
@@ -244,7 +244,7 @@ def test_an_invariant_that_breaks_on_the_final_cut_keeps_the_job_from_having_fin
     job = started(LoopJob(tmp_path, flow, out))
     with pytest.raises(cc.errors.JobFailedError, match="'nobody waits' is broken"):
         started.finish(job)
-    assert invariants_of(job)["nobody waits"]["broken_at"] is not None
+    assert invariants_of(job)["nobody waits"].broken_at is not None
 
 
 # Several loops.
@@ -333,7 +333,7 @@ def test_final_results_between_loops_are_said_and_who_waits_for_them_is_in_no_de
     assert sorted(out.records()) == sorted(
         (key, said) for key in range(keys) for said in ("asks", f"gets {count // keys}")
     )
-    assert invariants_of(job)["nobody waits"]["evaluated"] > 0
+    assert invariants_of(job)["nobody waits"].evaluated > 0
 
 
 def test_a_loop_with_far_more_in_it_than_fits_into_its_channels_does_not_stop(
@@ -398,7 +398,7 @@ def copies_after_a_kill(tmp_path: Path, started: Any, *rates: float | None) -> C
     kill_after(job, started, 2, 0)
     loop_job.open_gate()
     started.finish(job)
-    assert job.progress()["restarts"] >= 1
+    assert job.report().restarts >= 1
     found = dict(out.records())
     assert found.keys() == {
         (name, number) for name, _ in zip("ab", rates, strict=False) for number in range(count)

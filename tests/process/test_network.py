@@ -61,7 +61,7 @@ def test_a_connection_cut_within_a_frame_is_a_failover_and_half_a_frame_is_no_fr
         until(lambda cut=cut: cut.is_cut, "the cut")
         until(lambda count=count: len(job.report().recoveries) >= count, "the failover")
     finish(numbered, job, started)
-    assert job.progress()["restarts"] == 4
+    assert job.report().restarts == 4
     numbered.check_nothing_is_left_over()
 
 
@@ -86,7 +86,7 @@ def test_a_worker_whose_words_do_not_arrive_any_more_is_replaced(
     until(has_completed(job, 2), "checkpoints of the next epoch")
     finish(numbered, job, started)
     # On a busy machine so short a timeout may cost others their place, too.
-    assert job.progress()["restarts"] >= 1
+    assert job.report().restarts >= 1
 
 
 @pytest.mark.parametrize("which", ["one way", proven("both ways"), proven("any, three times")])
@@ -113,15 +113,15 @@ def test_workers_that_can_not_talk_to_each_other_wait_until_they_can(
                 clogged = list({links[0].there, choices.choice(ways)})
         for way in clogged:
             way.clog()
-        failed = job.progress()["checkpoints_failed"]
-        until(lambda failed=failed: job.progress()["checkpoints_failed"] > failed, "a checkpoint to time out")
+        failed = job.report().checkpoints_failed
+        until(lambda failed=failed: job.report().checkpoints_failed > failed, "a checkpoint to time out")
         assert job.status == "running"
         choices.shuffle(clogged)
         for way in clogged:
             way.unclog()
         until(has_completed(job, 2), "checkpoints")
     finish(numbered, job, started)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     numbered.check_nothing_is_left_over()
 
 
@@ -152,7 +152,7 @@ def test_a_failover_while_workers_can_not_talk_to_each_other_succeeds_when_they_
     survivor = network.into(job, 1)
     survivor.clog()
     os.kill(started.watch(job)[0], signal.SIGKILL)
-    until(lambda: job.progress()["restarts"] >= 2, "a second attempt")
+    until(lambda: job.report().restarts >= 2, "a second attempt")
     survivor.unclog()
     until(has_completed(job, 2), "checkpoints")
     finish(numbered, job, started)

@@ -95,7 +95,7 @@ def test_a_job_with_checkpoints_and_output_in_s3_is_exact_under_kills_over_a_bad
     assert proxy.cuts > 10
     job.look()
     job.check_records_are_exact()
-    assert running.progress()["restarts"] >= 4
+    assert running.report().restarts >= 4
     left = [key for key in s3.files().find(f"{bucket}/out") if ".crosscut" in key]
     assert len(left) == job.parallelism
     assert all(key.endswith(".ledger") for key in left)

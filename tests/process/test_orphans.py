@@ -40,7 +40,7 @@ def check_goes(checkpoint_dir: Path, path: Path, job: Any) -> None:
 
     until(is_over, f"{path} to go")
     assert not path.exists()
-    assert job.progress()["epoch"] == 1
+    assert job.report().epoch == 1
 
 
 def parts_of(checkpoint_dir: Path, n: CheckpointId, context: SinkContext) -> list[Path]:
@@ -151,7 +151,7 @@ def test_what_an_attempt_that_died_has_stored_is_deleted(
     job = started.flow(flow, settings)
     until(lambda: noted.exists() and bool(completed(checkpoint_dir)), "an attempt to die")
     check_goes(checkpoint_dir, Path(noted.read_text()), job)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     job.cancel()
 
 
@@ -244,5 +244,5 @@ def test_held_records_that_are_committed_while_a_snapshot_is_stored_are_deleted(
     n = int(path.parent.name)
     until(lambda: any(one.checkpoint_id >= n for one in completed(checkpoint_dir)), "the checkpoint")
     check_goes(checkpoint_dir, path, job)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     job.cancel()

@@ -96,13 +96,13 @@ def test_a_service_that_is_down_costs_restarts_and_the_job_goes_on_exactly(
         settings={"restart": cc.Restart(failures=1_000, delay_step="50ms", delay_max="200ms")},
     )
     job = started(numbered)
-    until(lambda: job.progress()["restarts"] >= DOWN_FOR_RESTARTS, "restarts")
-    assert "ConnectionRefusedError" in job.progress()["last_failure"]
+    until(lambda: job.report().restarts >= DOWN_FOR_RESTARTS, "restarts")
+    assert "ConnectionRefusedError" in job.report().last_failure
     service.outage_at = 1_000
     with service.up():
         until(service.is_out.is_set, "the second outage")
-    restarts = job.progress()["restarts"]
-    until(lambda: job.progress()["restarts"] >= restarts + DOWN_FOR_RESTARTS, "restarts, again")
+    restarts = job.report().restarts
+    until(lambda: job.report().restarts >= restarts + DOWN_FOR_RESTARTS, "restarts, again")
     service.outage_at = -1
     with service.up():
         started.finish(job, numbered.check_nothing_is_visible_too_early)

@@ -203,8 +203,7 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
 
         # Marks have come by, from the source to wherever its records go.
         until(lambda: "from numbers half within" in page.inner_text("#latencies"), "a mark")
-        latencies = job.progress()["latencies"]
-        assert {one["source"] for found in latencies.values() for one in found} == {"numbers"}
+        assert {each.source for one in job.metrics().vertices for each in one.latencies} == {"numbers"}
         until(lambda: "latency from source to sink: 99 %" in top_of(directory), "the same in a terminal")
 
         # Dead letters, as text.

@@ -47,8 +47,8 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     first = started(numbered)
     listener = Heard()
     first.add_listener(listener)
-    until(lambda: first.checkpoints() and first.progress()["records_read"] > 1_000, "records")
-    until(lambda: first.progress()["state_memory_bytes"] > 0, "what its state takes of the memory")
+    until(lambda: first.checkpoints() and first.report().records_read > 1_000, "records")
+    until(lambda: first.report().state_memory_bytes > 0, "what its state takes of the memory")
     tracker = started.spark.statusTracker()
 
     def stages() -> list[str]:
@@ -57,9 +57,9 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
 
     # That of another test may be about to end.
     until(lambda: stages() == ["crosscut: numbered"], "what Spark's own pages show")
-    assert first.progress()["dropped"] == {}, "nothing is wrong, so nothing looks wrong"
+    assert first.report().dropped == {}, "nothing is wrong, so nothing looks wrong"
     first.stop()
-    stopped_at = first.progress()["records_read"]
+    stopped_at = first.report().records_read
     last = first.checkpoints()[-1].checkpoint_id
     assert 1_000 < stopped_at <= 9_000
     until(lambda: len(listener.outcomes) == 1, "the word of the end")
@@ -77,16 +77,16 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
     assert (len(set(queries)), len(set(runs))) == (1, 2)
     assert second.last_progress["id"] == str(queries[0])
     assert second.last_progress["runId"] == str(runs[1])
-    final = second.progress()
-    assert (final["records_read"], final["state_keys"]) == (9_000, KEYS)
-    sums = [one for one in second.report().tasks if one.task.vertex.startswith("sums")]
+    final = second.report()
+    assert (final.records_read, final.state_keys) == (9_000, KEYS)
+    sums = [one for one in final.tasks if one.task.vertex.startswith("sums")]
     assert sum(one.records_in for one in sums) == 9_000
     assert sum(one.records_out for one in sums) == 9_000, "what its sink has written"
     numbered.check_output_is_exact()
 
     again = started(numbered)
     assert (again.status, again.wait(), again.checkpoints()) == ("finished", True, [])
-    assert again.progress()["records_read"] == 9_000
+    assert again.report().records_read == 9_000
 
     said = [record.getMessage() for record in caplog.records if record.name == "crosscut.job"]
     told = [one for one in said if "the job log is not authenticated" not in one]

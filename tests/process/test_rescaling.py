@@ -37,7 +37,7 @@ def test_a_job_goes_from_one_worker_to_three_to_two_and_to_four_and_its_output_i
         job = started(there)
         runs_for_a_while(job)
         restored = f"at parallelism {parallelism}, was {before}"
-        assert restored in job.progress()["takeover"]
+        assert restored in job.report().takeover
         lose(job, started, parallelism - 1)
         runs_for_a_while(job)
         if parallelism == 4:

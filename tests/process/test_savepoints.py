@@ -21,14 +21,14 @@ def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_s
 ) -> None:
     numbered = NumberedJob(tmp_path / "first", count=20_000, branches=2, held=1)
     job = started(numbered)
-    until(lambda: job.progress()["records_read"] > 500, "records")
+    until(lambda: job.report().records_read > 500, "records")
     early, late = tmp_path / "early", tmp_path / "late"
     assert job.savepoint(early, DEADLINE_S) == str(early)
     at_least = dict(cc.read_state(early, "sums").select("key", "value").rows())
     values = job.values("sums")
     assert at_least and all(values[key][0] >= count for key, (count, *_) in at_least.items())
-    read = job.progress()["records_read"]
-    until(lambda: job.progress()["records_read"] > read + 300, "records after it")
+    read = job.report().records_read
+    until(lambda: job.report().records_read > read + 300, "records after it")
     with pytest.raises(StoreError, match="early is there already, and not empty"):
         job.stop(DEADLINE_S, savepoint=early)
     assert job.status == "running"
@@ -52,8 +52,8 @@ def test_a_job_is_copied_while_it_runs_and_goes_on_elsewhere_from_where_it_was_s
     second = replace(numbered, settings={**elsewhere, "restore_from": late})
     job = started(second)
     first = opened(late).manifest.checkpoint_id + 1
-    assert f"restores checkpoint {first} at parallelism 3, was 2" in job.progress()["takeover"]
-    until(lambda: job.progress()["records_read"] > read + 600, "more records")
+    assert f"restores checkpoint {first} at parallelism 3, was 2" in job.report().takeover
+    until(lambda: job.report().records_read > read + 600, "more records")
     numbered.open_gate()
     assert job.wait(DEADLINE_S)
     exact = replace(numbered, directory=tmp_path / "first", settings={})

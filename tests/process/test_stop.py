@@ -82,11 +82,11 @@ def test_a_stop_whose_output_can_not_be_committed_says_so_and_the_next_start_com
     settings = {"checkpoint_interval": "1h", "commit_attempts": 2}
     numbered = UnreachableJob(tmp_path, held=True, settings=settings, tasks=tasks)
     job = started(numbered)
-    until(lambda: job.progress()["records_read"] > 500, "records")
+    until(lambda: job.report().records_read > 500, "records")
     first = job.checkpoint(DEADLINE_S)
     until(lambda: len(list(numbered.out.glob("part-*"))) == 2, "its output")
-    read = job.progress()["records_read"]
-    until(lambda: job.progress()["records_read"] > read + 500, "records behind it")
+    read = job.report().records_read
+    until(lambda: job.report().records_read > read + 500, "records behind it")
     numbered.broken.touch()
     with pytest.warns(RuntimeWarning) as caught:
         assert job.stop(DEADLINE_S)
@@ -118,10 +118,10 @@ def test_a_stop_without_a_last_checkpoint_says_why_and_the_next_start_goes_on_fr
     settings = {"checkpoint_interval": "1h"}
     numbered = UnreachableJob(tmp_path, held=True, settings=settings, tasks=frozenset([1]), call="prepare")
     job = started(numbered)
-    until(lambda: job.progress()["records_read"] > 500, "records")
+    until(lambda: job.report().records_read > 500, "records")
     first = job.checkpoint(DEADLINE_S)
-    read = job.progress()["records_read"]
-    until(lambda: job.progress()["records_read"] > read + 500, "records behind it")
+    read = job.report().records_read
+    until(lambda: job.report().records_read > read + 500, "records behind it")
     numbered.broken.touch()
     with pytest.warns(RuntimeWarning) as caught:
         assert job.stop(DEADLINE_S)
@@ -131,15 +131,15 @@ def test_a_stop_without_a_last_checkpoint_says_why_and_the_next_start_goes_on_fr
     assert "no last checkpoint was taken: task sums[1] failed" in warning
     assert "the service is out of reach" in warning
     assert warning.endswith(f"the next start goes on from checkpoint {first.checkpoint_id}")
-    status = job.progress()
-    assert (status["status"], status["resumes_from"]) == ("stopped", first.checkpoint_id)
-    assert warning.endswith(status["cause"])
-    assert [one for one in caplog.messages if status["cause"] in one and "stopped" in one]
+    report = job.report()
+    assert (job.status, report.resumes_from) == ("stopped", first.checkpoint_id)
+    assert warning.endswith(report.cause)
+    assert [one for one in caplog.messages if report.cause in one and "stopped" in one]
     assert [one.checkpoint_id for one in numbered.completed()] == [first.checkpoint_id]
     numbered.broken.unlink()
     numbered.open_gate()
     again = started(numbered)
     started.finish(again, numbered.check_nothing_is_visible_too_early)
-    assert again.progress()["cause"] == ""
+    assert again.report().cause == ""
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()

@@ -21,7 +21,7 @@ Arm = Callable[..., Armed]
 
 
 def flowed(job: Any) -> int:
-    return int(job.progress()["records_read"])
+    return int(job.report().records_read)
 
 
 def finish(numbered: NumberedJob, job: Any, started: Any) -> None:
@@ -45,9 +45,9 @@ def test_records_flow_while_a_snapshot_takes_long_to_store(tmp_path: Path, start
     assert len(job.checkpoints()) == completed
     (armed.directory / "go").touch()
     until(lambda: len(job.checkpoints()) > completed + 1, "the checkpoint and the next one")
-    assert job.progress()["checkpoints_failed"] == 0
+    assert job.report().checkpoints_failed == 0
     finish(numbered, job, started)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     numbered.check_nothing_is_left_over()
 
 
@@ -60,14 +60,14 @@ def test_a_snapshot_that_is_never_stored_costs_its_checkpoint_and_no_other(
     job = started(numbered)
     until(armed.all_fired, "the store to hang")
     before = flowed(job)
-    until(lambda: job.progress()["checkpoints_failed"] >= 1, "the checkpoint to time out")
+    until(lambda: job.report().checkpoints_failed >= 1, "the checkpoint to time out")
     assert flowed(job) > before
     completed = len(job.checkpoints())
     until(lambda: len(job.checkpoints()) >= completed + 2, "the next checkpoints")
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     (armed.directory / "go").touch()
     finish(numbered, job, started)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
 
 
 # A job log that does not say what it has done. The driver is this process, and nobody else appends.
@@ -139,9 +139,9 @@ def test_a_log_entry_whose_outcome_is_unknown_is_read_back(
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 5, "checkpoints")
     assert len(links.carried_out) == 2
-    assert job.progress()["checkpoints_failed"] == 0
+    assert job.report().checkpoints_failed == 0
     finish(numbered, job, started)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     check_nobody_wrote_twice(numbered)
     numbered.check_nothing_is_left_over()
 

@@ -162,7 +162,7 @@ def test_what_user_code_does_once_costs_a_restart_and_nothing_else(
     numbered = NumberedJob(tmp_path, count=BAD + len(HARMS) * BETWEEN, rate=None, **hooks)
     job = started(numbered)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] == len(HARMS)
+    assert job.report().restarts == len(HARMS)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 
@@ -177,7 +177,7 @@ def test_what_hangs_once_is_ended_by_the_watchdog_and_replaced(
     numbered = NumberedJob(tmp_path, count=10_000, rate=None, hook=bad, settings=settings)
     job = started(numbered)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] >= 1
+    assert job.report().restarts >= 1
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 
@@ -270,7 +270,7 @@ def test_a_function_that_is_slow_from_the_start_and_becomes_slow_again_costs_tim
     )
     job = started(numbered)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     assert len(job.checkpoints()) > 2
     numbered.check_output_is_exact()
 
@@ -403,7 +403,7 @@ def test_what_a_sink_does_once_costs_a_restart_at_most(tmp_path: Path, started: 
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     assert {path.name for path in tmp_path.glob("harm-*")} == {f"harm-{method}" for method in METHODS}
     # Two tasks may fail at once.
-    assert 1 <= job.progress()["restarts"] <= len(METHODS)
+    assert 1 <= job.report().restarts <= len(METHODS)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 

@@ -74,7 +74,7 @@ def test_processes_that_user_code_has_started_end_with_the_job(
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
     until(lambda: is_gone(child), "the child to end")
-    assert job.progress()["restarts"] == 0
+    assert job.report().restarts == 0
     numbered.check_output_is_exact()
 
 
@@ -132,7 +132,7 @@ def test_a_function_that_runs_out_of_memory_costs_a_restart(tmp_path: Path, star
     numbered = NumberedJob(tmp_path, count=10_000, hook=TakesAllMemory(Once(tmp_path / "once")))
     job = started(numbered)
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] == 1
+    assert job.report().restarts == 1
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 

@@ -25,7 +25,7 @@ SHORT_S = 0.6
 
 
 def epoch_of(job: Any) -> int:
-    return int(job.progress()["epoch"])
+    return int(job.report().epoch)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_worker_stopped_past_its_replacement_changes_nothing_when_it_goes_on(
     assert "worker 0 has lost the coordinator" in errors
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] >= 2
+    assert job.report().restarts >= 2
     numbered.check_output_is_exact()
     left = [path for path in numbered.out.rglob("*") if path.is_file() and path.parent != numbered.out]
     assert [path for path in left if path.suffix != ".ledger"] == []
@@ -142,7 +142,7 @@ def test_a_connection_of_an_older_epoch_is_refused_by_the_new_peer(tmp_path: Pat
     assert asyncio.run(connect(2)) == (False, "the peer refused: refused")
     numbered.open_gate()
     started.finish(job)
-    assert job.progress()["restarts"] == 1
+    assert job.report().restarts == 1
     numbered.check_output_is_exact()
 
 
@@ -175,7 +175,7 @@ def test_of_two_live_attempts_one_works_one_waits_and_a_third_is_told_to_exit(
     until(lambda: epoch_of(job) == 3 and second.pid not in started.watch(job), "Spark's to take over")
     numbered.open_gate()
     started.finish(job, numbered.check_nothing_is_visible_too_early)
-    assert job.progress()["restarts"] == 2
+    assert job.report().restarts == 2
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
 

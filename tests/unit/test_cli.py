@@ -307,7 +307,7 @@ def test_a_finished_job_says_so_before_it_starts_spark(
     assert (job.status, job.wait(), job.stop(), job.workers(), job.checkpoints()) == (
         *("finished", True, True, [], []),
     )
-    assert job.progress()["phase"] == "ended"
+    assert job.report().phase == "ended"
     assert job.cancel() is None
     with pytest.raises(CheckpointError, match="is not running: finished"):
         job.checkpoint()

@@ -297,7 +297,7 @@ def test_what_was_spilled_is_added_up_over_all_tasks() -> None:
 
 
 def test_a_watermark_that_stands_still_and_state_that_grows_are_warned_of_and_shown() -> None:
-    """K2: whoever has no journal sees them in `job.progress()`."""
+    """K2: whoever has no journal sees them in `job.report()`."""
     talk, seen = Talk(), Observations()
     talk.running()
     assert status_of(talk, seen).as_dict()["still_watermarks"] == ()

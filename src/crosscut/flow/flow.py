@@ -74,7 +74,7 @@ class Flow:
 
         The predicate gets the cut of a completed checkpoint, a `crosscut.Cut`, in a thread of the
         driver; it never delays checkpoints or records. If it returns something false or raises, the
-        invariant is broken: `job.progress()["invariants"]` and a warning in the journal name the checkpoint.
+        invariant is broken: `job.report().invariants` and a warning in the journal name the checkpoint.
 
         Args:
             name: Unique within the flow; for people.

@@ -6,7 +6,6 @@ import asyncio
 import os
 import warnings
 from collections.abc import Callable, Generator
-from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -117,12 +116,6 @@ class Job:
             JobFailedError: The job could not even be started.
         """
         return self._run.status()
-
-    def progress(self) -> dict[str, Any]:
-        """Return the job's status as plain data: phase, epoch, workers, checkpoints, rates; and by vertex how
-        long records take from each source to there, of late."""
-        latencies = {one.vertex: [asdict(each) for each in one.latencies] for one in self.metrics().vertices}
-        return {**self.report().as_dict(), "latencies": latencies, "status": self.status}
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
