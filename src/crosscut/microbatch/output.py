@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from crosscut.contracts.connectors import HeldData, SinkContext, SinkWriter
+from crosscut.contracts.connectors import JSON, HeldData, SinkContext, SinkWriter
 from crosscut.errors import FlowError
 from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, TaskId, VertexId
@@ -188,14 +188,18 @@ class Output:
         await self._in_thread(self._abort, [one for attempt in attempts for one in attempt.snapshots])
 
     def _abort(self, snapshots: Iterable[TaskSnapshot]) -> None:
+        handles: dict[TaskId, list[JSON]] = {}
         for one in snapshots:
-            task = committer(one.task, self._gathering)
-            if one.snapshot.pending and task in self._writers:
+            staged = [each.handle for each in one.snapshot.pending]
+            handles.setdefault(committer(one.task, self._gathering), []).extend(staged)
+        # One call for each writer, which may abort for several tasks.
+        for task, staged in handles.items():
+            if staged and task in self._writers:
                 try:
                     with only_data():
-                        self._writers[task].writer.abort([each.handle for each in one.snapshot.pending])
+                        self._writers[task].writer.abort(staged)
                 except BaseException as error:
-                    raise OutputError(one.task, self._uid(one.task)) from error
+                    raise OutputError(task, self._uid(task)) from error
 
     async def sweep(self) -> None:
         """Remove all that is staged.
