@@ -574,6 +574,22 @@ def test_a_row_keeps_the_key_that_it_was_created_with(keeper: Keeper, equal: lis
     assert exact(keeper.contents(last)[MAIN]) == [repr(first)]
 
 
+def test_a_new_row_does_not_take_the_key_by_which_the_one_before_was_deleted(keeper: Keeper) -> None:
+    """The first key that is not plain comes with the deletion."""
+    main, named = keeper.state.main, keeper.state.named["named"]
+    main.put(0, [1])
+    named.put((0, 0), 1)
+    keeper.checkpoint(N1)
+    keeper.complete(N1)
+    main.delete(-0.0)
+    named.delete((0, -0.0))
+    main.put(0, [2])
+    named.put((0, 0), 2)
+    assert exact(main.items()) == ["(0, [2])"]
+    assert exact(named.items()) == ["((0, 0), 2)"]
+    assert exact(named.names(0)) == ["0"]
+
+
 def test_keys_that_keep_their_slots_keep_their_first_one() -> None:
     """Of operators that never delete a value, in memory."""
     keeper = MemoryKeeper(lambda initial, others, named: KeyedState(initial, keeps_keys=True))

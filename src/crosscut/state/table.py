@@ -264,6 +264,9 @@ class Table:
     def delete(self, key: Any) -> None:
         """Take the value of `key` away, if it has one."""
         if self.has(key):
+            if self._has_unusual or type(key) not in PLAIN:
+                # The newest layer notes the deletion under this key: a new row must not take it for its own.
+                self._is_unusual(key)
             self.values.growth -= 1
             self.values.has_deleted = True
             self.values[key] = DELETED
