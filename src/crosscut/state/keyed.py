@@ -7,12 +7,12 @@ from typing import Any
 
 from crosscut.errors import StateError, invariant
 from crosscut.foundation.ids import CheckpointId
-from crosscut.state.encoding import MAGIC, Block, Extent, NewKeys, SlotRows, decode_part
+from crosscut.state.encoding import MAGIC, Block, Extent, NewKeys, SlotRows, decode_part, encode_block
 from crosscut.state.field_names import FieldNames
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
 from crosscut.state.slots import SlotTable
-from crosscut.state.table import Layer, Table
+from crosscut.state.table import ROWS_PER_BLOCK, Layer, Table
 
 MAIN = ""
 """The table of operators that have one."""
@@ -162,6 +162,64 @@ class KeyedState:
             table.note_complete(checkpoint_id)
         for table in self.tables.values():
             yield from table.complete(checkpoint_id)
+
+    # Changes, for a log.
+
+    def record_changes(self) -> None:
+        """Remember from now on what changes, for `changes`. To be called after a restore."""
+        for table in self.tables.values():
+            table.record_changes()
+
+    @property
+    def recorded_rows(self) -> int:
+        """How many rows `changes` would hold."""
+        return sum(table.recorded_count for table in self.tables.values())
+
+    def changes(self) -> bytes:
+        """Return the changes since this was called last, or since `record_changes`; b"": there are none.
+
+        A state that is what this one was then is what this one is now after `replaying` them. They are a part
+        of rows, so what reads parts reads them after those of a snapshot. Not to be called within a batch.
+
+        Raises:
+            StateError: A value can't be stored; the same changes are returned the next time.
+        """
+        blocks = [
+            encode_block(
+                name,
+                rows[at : at + ROWS_PER_BLOCK],
+                values[at : at + ROWS_PER_BLOCK],
+                is_named=name in self.named,
+            )
+            for name, table in self.tables.items()
+            for rows, values in (table.changed(),)
+            for at in range(0, len(rows), ROWS_PER_BLOCK)
+        ]
+        for block in blocks:
+            self.field_names.note_block(block)
+        for table in self.tables.values():
+            table.take_changed()
+        return b"".join((MAGIC, *blocks)) if blocks else b""
+
+    def replaying(self, changes: bytes, owns: Callable[[Any], bool] | None = None) -> Iterator[None]:
+        """Make the changes of a log, in steps. To be called after a restore, and before `record_changes`.
+
+        They count as changes since the checkpoint that was restored. So the next part holds them.
+
+        Args:
+            changes: What `changes` has returned.
+            owns: Which keys are to be taken; None: all.
+
+        Raises:
+            StateError: They can't be decoded, or are of a table that is unknown here.
+        """
+        for block in decode_part(changes) if changes else ():
+            if not isinstance(block, Block):
+                raise StateError("changes in a log name rows by slot: expected keys")
+            self.check_block(block, CheckpointId(0))
+            rows = self.owned_rows(block, owns)
+            self.tables[block.table].replay([row for row, _ in rows], [value for _, value in rows])
+            yield
 
     def abandon(self, checkpoint_id: CheckpointId) -> None:
         """The layer of `checkpoint_id` will not be stored."""

@@ -122,6 +122,8 @@ class SlotTable(Table):
         self._plans: dict[CheckpointId, _Plan] = {}
         self._given_from = 0
         self._sampled = 0
+        # Of slots.
+        self._recorded = None
         self.expiry = None
 
     def __len__(self) -> int:
@@ -155,6 +157,8 @@ class SlotTable(Table):
             # A user's function, or a value's own __reduce__: no key is without a value.
             self._cut(known)
             raise
+        if self._recorded is not None:
+            self._recorded.update(dict.fromkeys(slots))
         return slots, self._values
 
     def changed_only(self, rows: Sequence[Any]) -> None:
@@ -176,6 +180,8 @@ class SlotTable(Table):
         """Keep the first `count` keys."""
         self._index.cut(count)
         del self._values[count:], self._unchanged[count:]
+        if self._recorded:
+            self._recorded = {slot: None for slot in self._recorded if slot < count}
 
     def _own(self, slots: Sequence[int]) -> None:
         """The values in `slots` are going to change, some in place."""
@@ -218,6 +224,8 @@ class SlotTable(Table):
             return default
         if can_be_changed((self._values[slot],)):
             self._own((slot,))
+            if self._recorded is not None:
+                self._recorded[slot] = None
         return self._values[slot]
 
     def own(self, key: Any, default: Any = None) -> Any:
@@ -231,11 +239,13 @@ class SlotTable(Table):
         if slot is not None:
             self._note((slot,))
             self._values[slot] = value
-            return
-        new = self._index[key]
-        self._values.append(value)
-        self._unchanged.append(0)
-        self._changes.note((new,), [None])
+        else:
+            slot = self._index[key]
+            self._values.append(value)
+            self._unchanged.append(0)
+            self._changes.note((slot,), [None])
+        if self._recorded is not None:
+            self._recorded[slot] = None
 
     def delete(self, key: Any) -> NoReturn:
         """Keys never go away."""
@@ -257,6 +267,28 @@ class SlotTable(Table):
         """See `Table.peek`."""
         slot = self._index.get(key)
         return _ABSENT if slot is None else self._values[slot]
+
+    # Changes, for a log.
+
+    def record(self, rows: Iterable[Any]) -> NoReturn:
+        """Its values are asked for with `to_change` only."""
+        raise InternalError("values by slot are asked for with `to_change`")
+
+    def changed(self) -> tuple[list[Any], list[Any]]:
+        """See `Table.changed`.
+
+        Rows are named by their keys: another table gives them other slots if it was restored from the parts
+        of several tasks.
+        """
+        slots = list(self._recorded or ())
+        return values_at(slots, self._index.names), values_at(slots, self._values)
+
+    def replay(self, rows: list[Any], values: list[Any]) -> None:
+        """See `Table.replay`."""
+        if any(value is DELETED for value in values):
+            raise StateError("a log takes values away that never go away: it is of another operator")
+        for row, value in zip(rows, values, strict=True):
+            self.put(row, value)
 
     # How much memory it takes.
 
@@ -396,6 +428,7 @@ class SlotTable(Table):
         self._plans.clear()
         self._cut(self._base_count)
         self._begin_changes()
+        self.take_changed()
 
     # At a restore.
 

@@ -120,6 +120,8 @@ class Table:
         self._left_out = 0
         # Whether a row has come whose key is not plain: then another key may equal that of a row.
         self._has_unusual = False
+        # Rows that may have changed since `changed` was called last, in that order; None: nobody asks.
+        self._recorded: dict[Any, None] | None = None
         self.expiry: Expiry | None = None
 
     def __len__(self) -> int:
@@ -156,6 +158,8 @@ class Table:
         Each is the caller's own: it may be changed in place. A key that had no value has the initial one as
         soon as its row is looked up.
         """
+        if self._recorded is not None:
+            self._recorded.update(dict.fromkeys(keys))
         return keys, self.values
 
     def changed_only(self, rows: Sequence[Any]) -> None:
@@ -219,8 +223,11 @@ class Table:
             elif type(value) in ATOMIC:
                 return value
             value = self.values[key] = owned_copy(value)
-            return value
-        return default if value is DELETED else value
+        elif value is DELETED:
+            return default
+        if self._recorded is not None and can_be_changed((value,)):
+            self._recorded[key] = None
+        return value
 
     def own(self, key: Any, default: Any = None) -> Any:
         """Return a copy of the value of `key`, or `default` if it has none.
@@ -256,6 +263,8 @@ class Table:
                 elif key not in self.values:
                     key = self._given(key)
         self.values[key] = value
+        if self._recorded is not None:
+            self._recorded[key] = None
 
     def _drop(self, key: Any) -> None:
         """The newest layer forgets that the value of `key` was taken away: a new row has a key of its own."""
@@ -272,6 +281,8 @@ class Table:
             self.values[key] = DELETED
             self._present = _ABSENT
             self._row_went(key)
+            if self._recorded is not None:
+                self._recorded[key] = None
 
     def has(self, key: Any) -> bool:
         """Tell whether `key` has a value."""
@@ -296,6 +307,60 @@ class Table:
         """Return the value of a key that has one, to be looked at only: it may belong to a checkpoint."""
         value = self.values.get(key, _ABSENT)
         return self._below(key) if value is _ABSENT else value
+
+    # Changes, for a log: see `KeyedState.changes`.
+
+    def record_changes(self) -> None:
+        """Remember from now on which rows change."""
+        self._recorded = {}
+
+    def record(self, rows: Iterable[Any]) -> None:
+        """These rows are going to be changed in `values`, by a caller that does without `to_change`."""
+        if self._recorded is not None:
+            self._recorded.update(dict.fromkeys(rows))
+
+    @property
+    def recorded_count(self) -> int:
+        """How many rows `changed` would return."""
+        return len(self._recorded or ())
+
+    def changed(self) -> tuple[list[Any], list[Any]]:
+        """Return the rows that may have changed since they were taken last, with their values.
+
+        The value is `DELETED` for one that has none. Values are to be looked at only, and at once.
+        """
+        if not self._recorded:
+            return [], []
+        rows = list(self._recorded)
+        values = list(map(self.values.get, rows, repeat(_ABSENT)))
+        # By type: values may have an == of their own.
+        if type(_ABSENT) in map(type, values):
+            # They were frozen since, or are on disk.
+            self.fetch(rows)
+            values = [DELETED if (value := self.peek(row)) is _ABSENT else value for row in rows]
+        if self._are_unusual(rows):
+            # A row may have been removed, and made again with another key that is equal.
+            rows = [
+                row if value is DELETED else self._given(row) for row, value in zip(rows, values, strict=True)
+            ]
+        return rows, values
+
+    def take_changed(self) -> None:
+        """What `changed` has returned is in the log."""
+        if self._recorded:
+            self._recorded = {}
+
+    def replay(self, rows: list[Any], values: list[Any]) -> None:
+        """Make changes that another table like this one has returned by `changed`."""
+        self.fetch(rows)
+        replaces_keys = self._are_unusual(rows)
+        for row, value in zip(rows, values, strict=True):
+            if value is DELETED or replaces_keys:
+                self.delete(row)
+            if value is not DELETED:
+                self.put(row, value)
+                if self.expiry is not None:
+                    self.expiry.note(row, value[0])
 
     # How much memory it takes: see `crosscut.state.memory`.
 
@@ -436,6 +501,7 @@ class Table:
         self._parts.drop_newer()
         self._planned.clear()
         self._begin_layer()
+        self.take_changed()
         if self.expiry is not None:
             for layer in dropped:
                 for key in filter(self.has, layer):

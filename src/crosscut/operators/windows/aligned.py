@@ -140,6 +140,7 @@ class AlignedWindows(WindowOperator):
         is_one = max(times) < first + size_ms
         starts = repeat(first) if is_one else [time - (time - offset_ms) % size_ms for time in times]
         values = self._open.table.values
+        self._open.table.record(zip(keys, starts))  # noqa: B905 - the starts may be endless
         get = values.get
         if self._folding.counts:
             for row in zip(keys, starts):  # noqa: B905 - the starts may be endless

@@ -32,6 +32,7 @@ from crosscut.state.rocksdb.table import (
     StoredRows,
 )
 from crosscut.state.rocksdb.timers import RocksTimerTable, StoredTimers
+from crosscut.state.table import ROWS_PER_BLOCK
 from crosscut.state.timers import TimerTable
 
 if TYPE_CHECKING:
@@ -144,6 +145,15 @@ class RocksState(KeyedState):
             table.fetch(keys, to_change=to_change)
         for entries in self._maps:
             entries.fetch_names(keys)
+        self._write_large_layers(len(keys))
+
+    def replaying(self, changes: bytes, owns: Callable[[Any], bool] | None = None) -> Iterator[None]:
+        for _ in super().replaying(changes, owns):
+            self._write_large_layers(ROWS_PER_BLOCK)
+            yield
+
+    def _write_large_layers(self, row_count: int) -> None:
+        """Write layers that have become large; `row_count` rows are going to be changed."""
         if not self._is_storing:
             for table in self._tables.values():
                 if len(table.values) > LAYER_ROWS_MAX or table.layer_bytes > LAYER_BYTES_MAX:
@@ -152,7 +162,7 @@ class RocksState(KeyedState):
                     self._writer = table.writing(_NONE)
         # As much as comes in, so that what waits is bounded however fast that is; each row takes part in two
         # steps.
-        self._advance(2 * (len(keys) // ROWS_PER_STEP + 1))
+        self._advance(2 * (row_count // ROWS_PER_STEP + 1))
 
     def _advance(self, steps: int) -> None:
         """Go on writing frozen layers. An error is for the checkpoint to tell."""

@@ -421,6 +421,7 @@ class RocksTable(Table):
         if self.expiry is not None:
             self.expiry.reset()
         self._begin_layer()
+        self.take_changed()
 
     def _layer_written(self, *, is_whole: bool) -> None:
         """Called when the oldest frozen layer is in the database, but for what the next ones write over."""

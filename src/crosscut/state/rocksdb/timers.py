@@ -99,7 +99,10 @@ class RocksTimerTable(RocksNamedTable, TimerTable):
     @property
     def next_place(self) -> int:
         """See `TimerTable.next_place`."""
-        return self._timers.next_place
+        # Timers of a log that was replayed have not been written yet.
+        layers = [self.values, *(layer for _, layer in self._frozen)]
+        places = [place_of(value)[0] for layer in layers for value in layer.values() if value is not DELETED]
+        return max([self._timers.next_place, *(place + 1 for place in places)])
 
     def upcoming(self, start: Moment, count: int) -> tuple[list[Entry], Moment | None]:
         """See `TimerTable.upcoming`."""
