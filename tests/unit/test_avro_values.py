@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import crosscut as cc
-from crosscut.connectors.kafka.avro_values import preparer, with_exact_readers
+from crosscut.connectors.kafka.avro_reading import with_exact_readers
+from crosscut.connectors.kafka.avro_writing import preparer
 from crosscut.connectors.kafka.records import Message
 from crosscut.testing.schema_registry import SchemaRegistryServer
 

@@ -19,7 +19,9 @@ from urllib.parse import quote, urlsplit
 from crosscut.connectors.extras import ExtraMissing, required
 from crosscut.connectors.files.bounded_request import answer_to
 from crosscut.connectors.kafka.avro import ValueCheck, check_depth
-from crosscut.connectors.kafka.avro_values import Prepare, preparer, with_exact_readers
+from crosscut.connectors.kafka.avro_reading import with_exact_readers
+from crosscut.connectors.kafka.avro_scalars import Prepare
+from crosscut.connectors.kafka.avro_writing import preparer
 from crosscut.connectors.kafka.records import Message, SchemaUnavailable
 from crosscut.connectors.secrets import Environment
 from crosscut.errors import ConnectorError
