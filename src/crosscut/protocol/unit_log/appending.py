@@ -64,6 +64,7 @@ from crosscut.protocol.unit_log.events import (
     SegmentSealed,
     UnitEntryRead,
     UnitLogEvent,
+    UnitLogFailed,
     UnitTailRead,
 )
 
@@ -227,6 +228,9 @@ class UnitLog:
                     return self._drop("late log answer")
                 effects, verdict = self._read(event)
                 return [CancelTimer(READING), *effects], verdict
+            case UnitLogFailed(reason):
+                # Never a fallback to older entries, also if the call that says so was given up.
+                return self._lost(reason, is_fenced=False)
             case TimerFired(timer):
                 return self._timer_fired(timer)
             case _:

@@ -27,7 +27,7 @@ class SealSegment:
     """Put the seal of the newest segment file if absent, durably.
 
     After: -
-    Answer: SegmentSealed; timer read-log
+    Answer: SegmentSealed or UnitLogFailed; timer read-log
     Lost: the next incarnation seals the segment
     """
 
@@ -40,7 +40,7 @@ class ReadUnitTail:
     In segment files, what was read is made durable before the answer: it may be in the page cache only.
 
     After: the seal of the newest segment
-    Answer: UnitTailRead; timer read-log
+    Answer: UnitTailRead or UnitLogFailed; timer read-log
     Lost: the next incarnation reads it
     """
 
@@ -53,7 +53,7 @@ class AppendUnitEntry:
     of the segment, and answer SealFound if it is there. All else is put if absent.
 
     After: all entries before it
-    Answer: EntryAppended, EntryTaken, EntryUncertain, EntryRefused or SealFound; timer log-call
+    Answer: EntryAppended, EntryTaken, EntryUncertain, EntryRefused, SealFound, UnitLogFailed; timer log-call
     Lost: the next incarnation goes on from the entry before it
     """
 
@@ -66,7 +66,7 @@ class ReadUnitEntry:
     """Read one entry.
 
     After: -
-    Answer: UnitEntryRead; timer log-call
+    Answer: UnitEntryRead, EntryUncertain or UnitLogFailed; timer log-call
     Lost: the next incarnation reads the log
     """
 

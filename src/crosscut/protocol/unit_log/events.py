@@ -63,8 +63,15 @@ class SealFound:
     index: LogIndex
 
 
+@dataclass(frozen=True, slots=True)
+class UnitLogFailed:
+    """The log can't be used: an entry is damaged, missing or not authentic, or the log could not be read."""
+
+    reason: str
+
+
 LogAnswer = EntryAppended | EntryTaken | EntryUncertain | EntryRefused | UnitEntryRead | SealFound
-UnitLogEvent = SegmentSealed | UnitTailRead | LogAnswer | TimerFired
+UnitLogEvent = SegmentSealed | UnitTailRead | LogAnswer | UnitLogFailed | TimerFired
 
 # Of channels to and from other units.
 

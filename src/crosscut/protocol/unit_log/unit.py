@@ -78,6 +78,7 @@ from crosscut.protocol.unit_log.events import (
     UnitEntryRead,
     UnitEvent,
     UnitLogEvent,
+    UnitLogFailed,
     UnitSnapshotFailed,
     UnitSnapshotStored,
     UnitTailRead,
@@ -184,7 +185,7 @@ class Unit:
         match event:
             case (
                 SegmentSealed() | UnitTailRead() | EntryAppended() | EntryTaken() | EntryUncertain()
-                | EntryRefused() | UnitEntryRead() | SealFound() | TimerFired()
+                | EntryRefused() | UnitEntryRead() | SealFound() | UnitLogFailed() | TimerFired()
             ):  # fmt: skip
                 return self._log_answered(event)
             case RecordsEmitted() | ChannelConnected() | ResumeAsked() | InputsAcknowledged():

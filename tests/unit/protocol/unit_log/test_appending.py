@@ -53,6 +53,7 @@ from crosscut.protocol.unit_log.events import (
     SegmentSealed,
     UnitEntryRead,
     UnitLogEvent,
+    UnitLogFailed,
     UnitTailRead,
 )
 
@@ -319,3 +320,16 @@ def test_phases_follow_the_table(kind: LogKind) -> None:
     moved = {(old, new) for old, new in taken if old is not new}
     assert all(new in TRANSITIONS[old] for old, new in moved)
     assert moved
+
+
+@pytest.mark.parametrize("phase", [LogPhase.SEALING, LogPhase.READING, LogPhase.CLAIMING, LogPhase.OPEN])
+def test_a_log_that_cant_be_used_is_lost_in_every_phase(phase: LogPhase) -> None:
+    log = UnitLog(FIRST, TIMEOUT_MS, FILES)
+    log.start()
+    events: list[UnitLogEvent] = [SegmentSealed(0), UnitTailRead(()), EntryAppended(at(1, 0))]
+    while log.phase is not phase:
+        log.handle(events.pop(0))
+    if phase is LogPhase.OPEN:
+        log.append(group(FIRST))
+    assert log.handle(UnitLogFailed("entry 1.3 is damaged")) == ([], LogLost("entry 1.3 is damaged", False))
+    assert log.phase is LogPhase.OVER
