@@ -115,6 +115,8 @@ def test_top_can_be_read_by_programs(tmp_path: Path) -> None:
         ("crosscut run ", "app", {"file"}),
         ("crosscut run app.py --checkpoint-dir ", "", {"dir"}),
         ("crosscut run app.py --engine ", "mi", {"plain"}),
+        ("crosscut ", "bro", {"plain"}),
+        ("crosscut broker --dir ", "", {"dir"}),
     ],
 )
 def test_a_shell_is_told_what_to_complete(words: str, incomplete: str, kinds: set[str]) -> None:
@@ -127,3 +129,11 @@ def test_a_shell_is_told_what_to_complete(words: str, incomplete: str, kinds: se
     program = "import sys; sys.argv = ['crosscut']; from crosscut.cli.commands import main; main()"
     shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert {line.partition(",")[0] for line in shown.stdout.splitlines()} == kinds, shown
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a:0", "a:", "a:x", "..", "ö", "x" * 250])
+def test_a_topic_that_can_not_be_made_is_refused_before_a_broker_starts(name: str) -> None:
+    result = invoked("broker", "--topic", name)
+    assert result.exit_code == 2
+    assert "--topic" in result.output
+    assert "as in orders:3" in result.output

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crosscut import __version__
+from crosscut.cli.broker import broker
 from crosscut.cli.completion import DIRECTORY, FILE
 from crosscut.cli.links import page_for_terminal
 from crosscut.cli.option_groups import GroupedCommand
@@ -250,7 +251,7 @@ def fault_indices(text: str | None) -> tuple[int, ...] | None:
         ) from error
 
 
-for command in (stop, savepoint):
+for command in (broker, stop, savepoint):
     program.add_command(command)
 
 _ROWS_SHOWN = 20

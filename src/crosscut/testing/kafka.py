@@ -33,6 +33,9 @@ SPARK_VERSION = "4.2.0"
 """Of Spark's connector, for `spark_jars`: the newest that is published; newer ones of Spark take it, too."""
 START_TIMEOUT_S = 180.0
 FETCH_TIMEOUT_S = 600.0
+ANSWER_S = 5.0
+"""For one answer of a broker that starts."""
+
 ANSWER_TIMEOUT_S = 180.0
 """For whatever is asked of the broker: it ends a test that would wait for ever, also on a busy machine."""
 
@@ -52,6 +55,11 @@ def jars() -> Path:
     return _fetched("org.apache.kafka", f"kafka_{SCALA}", VERSION)
 
 
+def has_jars() -> bool:
+    """Whether `jars` needs to fetch nothing."""
+    return _target(f"kafka_{SCALA}", VERSION).exists()
+
+
 def spark_jars() -> list[Path]:
     """Return the jars that Spark needs to read Kafka by itself, for `spark.jars`; fetches them likewise.
 
@@ -64,10 +72,14 @@ def spark_jars() -> list[Path]:
     return sorted(one for one in found.glob("*.jar") if one.name.rpartition("-")[0] not in there)
 
 
-def _fetched(group: str, module: str, version: str) -> Path:
+def _target(module: str, version: str) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    root = Path(home) / "crosscut"
-    target = root / f"{module}-{version}"
+    return Path(home) / "crosscut" / f"{module}-{version}"
+
+
+def _fetched(group: str, module: str, version: str) -> Path:
+    target = _target(module, version)
+    root = target.parent
     root.mkdir(parents=True, exist_ok=True)
     with (root / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -136,18 +148,38 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+def _serves(admin: Any) -> bool:
+    """Whether the broker serves all partitions that it has: with old data it takes a moment to lead them."""
+    ck, newest = required("confluent_kafka", "kafka"), required("confluent_kafka.admin", "kafka").OffsetSpec
+    try:
+        found = admin.list_topics(timeout=1)
+        partitions = {
+            ck.TopicPartition(name, partition): newest.latest()
+            for name, topic in found.topics.items()
+            for partition in topic.partitions
+        }
+        if partitions:
+            for answer in admin.list_offsets(partitions, request_timeout=ANSWER_S).values():
+                answer.result()
+        return bool(found.brokers)
+    except ck.KafkaException:
+        return False
+
+
 class KafkaBroker:
     """One broker process, with its data in `directory`.
 
     Args:
         settings: More of the broker's, over those that are set here.
+        port: Where it listens; 0: a free one.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, *, port: int = 0) -> None:
         self._directory = directory
         self._settings = dict(settings or {})
         self._process = ServerProcess("Kafka broker", directory / "broker.log", START_TIMEOUT_S)
-        self.port, self._controller_port, self._behind_port, self._proxy_port = _free_ports(4)
+        free, self._controller_port, self._behind_port, self._proxy_port = _free_ports(4)
+        self.port = port or free
 
     @property
     def servers(self) -> str:
@@ -170,10 +202,9 @@ class KafkaBroker:
         self._directory.mkdir(parents=True, exist_ok=True)
         properties = self._directory / "server.properties"
         classpath = f"{jars()}/*"
-        if not properties.exists():
-            properties.write_text(
-                "".join(f"{name}={value}\n" for name, value in self._all_settings().items())
-            )
+        # Anew each time: data of an earlier broker may be at other ports now.
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self._all_settings().items()))
+        if not (self._directory / "data" / "meta.properties").exists():
             # Of 16 bytes, of which the first makes it begin with "A": with "-" it would look like an option.
             cluster = base64.urlsafe_b64encode(bytes(1) + secrets.token_bytes(15)).decode().rstrip("=")
             self._run_tool(
@@ -182,14 +213,12 @@ class KafkaBroker:
         options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command = [str(java()), *options, "-cp", classpath, "kafka.Kafka"]
         admin = self.admin()
+        self._process.start([*command, str(properties)], lambda: _serves(admin))
 
-        def answers() -> bool:
-            try:
-                return bool(admin.list_topics(timeout=1).brokers)
-            except required("confluent_kafka", "kafka").KafkaException:
-                return False
-
-        self._process.start([*command, str(properties)], answers)
+    def check_running(self) -> None:
+        """Raise ConnectorError if the broker has ended by itself, with the end of its log."""
+        if self._process.has_ended:
+            raise ConnectorError(f"the Kafka broker has ended; its log ends: {self._process.last_words}")
 
     def stop(self) -> None:
         """Stop it in order; its data stays."""

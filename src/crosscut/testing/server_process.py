@@ -58,8 +58,7 @@ class ServerProcess:
                 return
             time.sleep(_PAUSE_S)
         self.end(signal.SIGKILL)
-        said = self._log.read_text(errors="replace")[-_LOG_SHOWN:]
-        raise ConnectorError(f"the {self._name} does not answer; its log ends: {said}")
+        raise ConnectorError(f"the {self._name} does not answer; its log ends: {self.last_words}")
 
     @property
     def pid(self) -> int:
@@ -71,6 +70,16 @@ class ServerProcess:
         if self._process is None:
             raise ConnectorError(f"the {self._name} does not run: it was not started, or has been stopped")
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended although nobody has ended it."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-_LOG_SHOWN:]
 
     def end(self, number: signal.Signals) -> None:
         """Send it a signal that ends it, and wait until it has; nothing if there is none."""
