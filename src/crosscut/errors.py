@@ -407,3 +407,9 @@ def invariant(condition: bool, message: str, **ids: Any) -> None:
     """Raise InternalError unless `condition` holds. Unlike `assert`, it is never compiled away."""
     if not condition:
         raise InternalError(message, **ids)
+
+
+def __dir__() -> list[str]:
+    return sorted(
+        name for name, one in globals().items() if isinstance(one, type) and issubclass(one, CrosscutError)
+    )

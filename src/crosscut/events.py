@@ -160,3 +160,9 @@ class Ended(JobEvent):
     resumes_from: CheckpointId | None
     query_id: str = ""
     run_id: str = ""
+
+
+def __dir__() -> list[str]:
+    return sorted(
+        name for name, one in globals().items() if isinstance(one, type) and issubclass(one, JobEvent)
+    )

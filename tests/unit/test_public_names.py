@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -67,3 +69,64 @@ def test_whoever_only_writes_a_flow_does_not_pay_for_spark_or_arrow() -> None:
     found = set(loaded.stdout.split())
     assert "crosscut.flow.flow" in found
     assert found.isdisjoint({"pyspark", "py4j", "pyarrow", "pandas", "numpy"})
+
+
+MODULES = sorted(name for name in cc.__all__ if isinstance(getattr(cc, name), ModuleType))
+
+
+@pytest.mark.parametrize("name", [*MODULES, "testing"])
+def test_a_module_lists_what_is_public_and_nothing_else(name: str) -> None:
+    module = importlib.import_module(f"crosscut.{name}")
+    public = getattr(module, "__all__", None)
+    if public is None:
+        base = {"errors": cc.errors.CrosscutError, "events": cc.events.JobEvent}[name]
+        public = [key for key, one in vars(module).items() if isinstance(one, type) and issubclass(one, base)]
+    assert dir(module) == sorted(public)
+    assert all(getattr(module, one) is not None for one in public)
+
+
+FORMATS = ("csv", "jsonl", "parquet")
+FURTHER = {
+    "files.lines": "Source",
+    "files.text": "Sink",
+    "files.watch": "Source",
+    "http.events": "Source",
+    "postgres.changes": "Source",
+    "postgres.upsert": "Sink",
+    "spark.dataframe": "Source",
+    "spark.stream": "DynamicSource",
+    "spark.table": "Sink",
+    "collect": "Collect",
+    "generate": "Source",
+    "items": "Source",
+    "printing": "Sink",
+    "socket": "Source",
+    "stdin": "Source",
+}
+"""Ways to read or write that are not the only one of their system, and those of no system."""
+
+
+def connectors() -> dict[str, str]:
+    """Return what each public function makes that returns a source or a sink, by its name."""
+    found = {}
+    for module in ("", *MODULES):
+        home = getattr(cc, module) if module else cc
+        for name in dir(home):
+            function = getattr(home, name)
+            if inspect.isfunction(function):
+                kind = str(inspect.signature(function).return_annotation).partition("[")[0]
+                if kind.endswith(("Source", "Sink", "Collect")):
+                    found[f"{module}.{name}" if module else name] = kind
+    return found
+
+
+def test_connectors_are_named_by_one_scheme() -> None:
+    """`source` and `sink` of a system; of files, which have formats, `read_FORMAT` and FORMAT."""
+    expected = dict(FURTHER)
+    for module in ("delta", "iceberg", "sqlite", "http", "kafka", "nats", "postgres", "spark"):
+        expected[f"{module}.sink"] = "Sink"
+    for module in ("kafka", "nats", "postgres", "spark"):
+        expected[f"{module}.source"] = "Source"
+    for one in FORMATS:
+        expected |= {f"files.read_{one}": "Source", f"files.{one}": "Sink"}
+    assert connectors() == expected

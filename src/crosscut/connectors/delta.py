@@ -9,3 +9,7 @@ from __future__ import annotations
 from crosscut.connectors.tables.delta import sink
 
 __all__ = ["sink"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

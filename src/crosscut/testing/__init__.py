@@ -8,3 +8,7 @@ from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, check_sink
 from crosscut.testing.sources import SOURCE_CHECKS, check_source
 
 __all__ = ["SINK_CHECKS", "SOURCE_CHECKS", "ProcessHarness", "SinkTarget", "check_sink", "check_source"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

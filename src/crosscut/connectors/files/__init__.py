@@ -25,3 +25,7 @@ __all__ = [
     "text",
     "watch",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,3 +11,7 @@ from crosscut.connectors.http.event_stream import Event
 from crosscut.connectors.http.sink import sink
 
 __all__ = ["Event", "events", "sink"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,3 +20,7 @@ from crosscut.connectors.kafka.sink import sink
 from crosscut.connectors.kafka.source import source
 
 __all__ = ["Message", "SchemaRegistry", "sink", "source"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

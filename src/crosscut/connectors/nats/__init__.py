@@ -11,3 +11,7 @@ from crosscut.connectors.nats.sink import sink
 from crosscut.connectors.nats.source import source
 
 __all__ = ["Message", "sink", "source"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

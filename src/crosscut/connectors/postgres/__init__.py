@@ -14,3 +14,7 @@ from crosscut.connectors.postgres.table_source import source
 from crosscut.connectors.postgres.upsert import upsert
 
 __all__ = ["Change", "changes", "drop_slot", "lookup", "sink", "source", "upsert"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
