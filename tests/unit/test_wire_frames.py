@@ -28,7 +28,7 @@ def wire(kind: FrameType, sequence: int, payload: bytes = b"") -> bytes:
 
 def header(
     magic: bytes = b"XC",
-    version: int = 2,
+    version: int = 3,
     kind: int = FrameType.BATCH,
     length: int = 0,
     sequence: int = 1,
@@ -45,7 +45,7 @@ def decoded(decoder: FrameDecoder, data: bytes) -> list[tuple[FrameType, int, by
 def test_a_header_is_twenty_bytes() -> None:
     assert HEADER.size == 20
     assert encode_frame(FrameType.BATCH, 7, b"abc", 9) == (
-        b"XC\x02\x01" + b"\x00\x00\x00\x03" + b"\x00\x00\x00\x09" + b"\x00" * 7 + b"\x07",
+        b"XC\x03\x01" + b"\x00\x00\x00\x03" + b"\x00\x00\x00\x09" + b"\x00" * 7 + b"\x07",
         b"abc",
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from crosscut.errors import InternalError, invariant
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyMarker:
@@ -73,6 +75,10 @@ class Batch:
         if idle is not None:
             self.idle = idle
 
+    def keep_news(self, news: Batch) -> None:
+        """Let the news of `news`, which `take_news` has returned, follow the records."""
+        self.add_news(news.watermark, idle=news.idle)
+
     def take_news(self) -> Batch:
         """Return a batch without records that carries the news of this one, which has none any more."""
         news = Batch([], watermark=self.watermark, idle=self.idle)
@@ -127,3 +133,64 @@ class Batch:
                 self.timestamps += more.timestamps
         self.add_news(more.watermark, idle=more.idle)
         self.mark = self.mark or more.mark
+
+
+class NumberedBatch(Batch):
+    """A batch on a channel whose records have numbers, so that none is lost or comes twice.
+
+    Records and news are numbered apart, from 1. Batches are merged and cut on their way, and their numbers
+    with them; of the news of merged batches, only the newest is left.
+
+    Args:
+        batch: What it holds; not to be used any more.
+
+    Attributes:
+        first: Number of the first record, or of the one that comes next.
+        news_number: Of the news after the records; 0: there is none.
+    """
+
+    __slots__ = ("first", "news_number")
+
+    def __init__(self, batch: Batch, first: int, news_number: int = 0) -> None:
+        super().__init__(batch.records, batch.keys, batch.timestamps, batch.watermark, idle=batch.idle)
+        self.mark = batch.mark
+        self.first = first
+        self.news_number = news_number
+
+    @property
+    def last(self) -> int:
+        """Number of the last record; `first` - 1 if there is only news."""
+        return self.first + len(self.records) - 1
+
+    def keep_news(self, news: Batch) -> None:
+        super().keep_news(news)
+        if isinstance(news, NumberedBatch) and news.news_number:
+            self.news_number = news.news_number
+
+    def take_news(self) -> NumberedBatch:
+        number, self.news_number = self.news_number, 0
+        return NumberedBatch(super().take_news(), self.last + 1, number)
+
+    def split(self, rows: int) -> tuple[NumberedBatch, NumberedBatch]:
+        head, rest = super().split(rows)
+        return NumberedBatch(head, self.first), NumberedBatch(rest, self.first + rows, self.news_number)
+
+    def drop(self, rows: int) -> NumberedBatch:
+        number, self.news_number = self.news_number, 0
+        rest = super().drop(rows)
+        return NumberedBatch(rest, self.last + 1, number)
+
+    def extend(self, more: Batch) -> None:
+        """As `Batch.extend`; the records of `more` have the numbers that follow."""
+        if not isinstance(more, NumberedBatch):
+            raise InternalError(f"records up to {self.last} are followed by records without numbers")
+        if more.records:
+            invariant(
+                not self.records or more.first == self.last + 1,
+                f"records up to {self.last} are followed by record {more.first}",
+            )
+            # News without records may have come again: it is older than records that were taken.
+            self.first = self.first if self.records else more.first
+        super().extend(more)
+        if more.news_number:
+            self.news_number = more.news_number

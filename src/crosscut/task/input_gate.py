@@ -9,6 +9,8 @@ from functools import partial
 from crosscut.errors import ProtocolError
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.replay_order import ReplayOrder
+from crosscut.protocol.unit_log.entries import START, ChannelPosition
+from crosscut.protocol.unit_log.positions import advanced
 from crosscut.task.flow_control import ReceivingEnd
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, Item
@@ -60,6 +62,8 @@ class InputGate:
         # looking at them again for each item would cost the square of their number.
         self._set_aside: list[ChannelId] = []
         self._ended: set[ChannelId] = set()
+        # Of channels with numbers alone.
+        self._taken: dict[ChannelId, ChannelPosition] = {}
 
     @property
     def has_next(self) -> bool:
@@ -145,6 +149,19 @@ class InputGate:
     def put_back(self, channel: ChannelId, rest: Item) -> None:
         """Let `rest` be the first item of `channel` again."""
         self._queues[channel].appendleft(rest)
+
+    def note_taken(self, channel: ChannelId, record: int, news_number: int) -> None:
+        """The task has taken the records of `channel` up to `record`, and this news; 0: none."""
+        if record or news_number:
+            self._taken[channel] = advanced(self._taken.get(channel, START), record, news_number)
+
+    def take_positions(self) -> dict[ChannelId, ChannelPosition]:
+        """Return how far the task has taken each channel with numbers since the last call.
+
+        A number that is 0 is as it was.
+        """
+        taken, self._taken = self._taken, {}
+        return taken
 
     def add(self, channel: ChannelId, item: Item) -> None:
         """Let `item` wait, after everything that arrived on `channel` before."""

@@ -197,7 +197,7 @@ class InputQueue:
         if isinstance(item, Batch):
             rows = len(item)
             self.rows += rows
-            if part and isinstance(last := part[-1], Batch) and len(last) + rows <= self._batch_rows:
+            if part and isinstance(last := part[-1], Batch) and _fit(last, item, self._batch_rows):
                 # An operator that has a fixed cost a call then has fewer calls.
                 last.extend(item)
                 return
@@ -265,6 +265,8 @@ class InputQueue:
             return item
         full = min(rows_max, self._batch_rows)
         while len(item) < _FULL_ENOUGH * full and self._head and isinstance(more := self._head[0], Batch):
+            if type(more) is not type(item):
+                break
             self.popleft()
             room = full - len(item)
             if len(more) > max(room, whole_max - len(item)):
@@ -327,6 +329,12 @@ class InputQueue:
         if not self._on_disk:
             self._head.extend(self._tail)
             self._tail.clear()
+
+
+def _fit(batch: Batch, more: Batch, rows_max: int) -> bool:
+    """Whether both can be one batch. After a start from another protocol, records without numbers may wait in
+    front of those that have some."""
+    return len(batch) + len(more) <= rows_max and type(batch) is type(more)
 
 
 def _rows(item: Item) -> int:

@@ -21,7 +21,13 @@ generation of those that come from a sender. See `crosscut.protocol.replay_order
 
 @dataclass(frozen=True, slots=True)
 class EndOfInput:
-    """No record will follow in this channel; barriers may."""
+    """No record will follow in this channel; barriers may.
+
+    Attributes:
+        news_number: Of this news, where the channel has numbers; 0: it has none.
+    """
+
+    news_number: int = 0
 
 
 Item = Batch | Barrier | EndOfInput

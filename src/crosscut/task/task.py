@@ -17,7 +17,7 @@ from typing import assert_never
 
 from crosscut.contracts.connectors import JSON, HeldData
 from crosscut.errors import ProtocolError
-from crosscut.foundation.batch import Batch
+from crosscut.foundation.batch import Batch, NumberedBatch
 from crosscut.foundation.ids import ChannelId, CheckpointId, VertexId
 from crosscut.graph.specs import SideOutput
 from crosscut.operators.probing import Probing
@@ -434,7 +434,7 @@ class Task:
                     rows -= len(rest_of_slice)
                     rest_of_slice.mark, mark = mark, None
                     if news is not None:
-                        rest_of_slice.add_news(news.watermark, idle=news.idle)
+                        rest_of_slice.keep_news(news)
                     self.input_gate.put_back(channel, rest_of_slice)
                 elif news is not None and self.input_gate.replays_own(channel):
                     self.chain.tell(news)
@@ -444,12 +444,17 @@ class Task:
                     # What goes round would count the rounds, and never come to an end.
                     self.marks.came(mark)
                 self.records_in += rows
+                if isinstance(item, NumberedBatch):
+                    is_whole = rest_of_slice is None
+                    number = news.news_number if is_whole and isinstance(news, NumberedBatch) else 0
+                    self.input_gate.note_taken(channel, item.first + rows - 1, number)
                 self.calls.request()
             case Barrier() if item == REPLAYED:
                 self.input_gate.note_mark(channel)
             case Barrier(checkpoint_id):
                 self.snapshots.handle(BarrierArrived(channel, checkpoint_id))
-            case EndOfInput():
+            case EndOfInput(news_number):
+                self.input_gate.note_taken(channel, 0, news_number)
                 # The end comes around a loop as well, after it was told by `close_loops`.
                 if self.input_gate.end(channel):
                     self._input_ended()

@@ -8,15 +8,21 @@ handshake both sides have passed (rule S7).
 from __future__ import annotations
 
 import pickle  # noqa: S403 - see above and rule S7
+import struct
 from typing import Any
 
 from crosscut.errors import WireError
-from crosscut.foundation.batch import Batch, LatencyMarker
+from crosscut.foundation.batch import Batch, LatencyMarker, NumberedBatch
 from crosscut.foundation.text import ShortRepr
 from crosscut.foundation.unpickling import RefusedPickleError, loader
-from crosscut.wire.frames import BATCH_BYTES_MAX
+from crosscut.wire.frames import BATCH_BYTES_MAX, Payload
 
 _SHOWN = 120
+_NUMBERED = b"N"
+"""In front of numbers. A pickle begins with another byte."""
+_NUMBERS = struct.Struct(">cQQ")
+"""`_NUMBERED`, the number of the first record, the number of the news or 0."""
+NUMBERS_BYTES = _NUMBERS.size
 
 
 def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX, *, is_kept: bool = True) -> bytes:
@@ -33,6 +39,8 @@ def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX, *, is_kept: boo
         data = pickle.dumps(_content(batch, None if is_kept else batch.mark), protocol=5)
     except Exception as error:  # A record's own __reduce__ may raise anything.
         raise _unpicklable(batch, error) from error
+    if isinstance(batch, NumberedBatch):
+        data = with_numbers(data, batch.first, batch.news_number)
     if len(data) > bytes_max:
         # Of records alone: what has none is news, which is never too long.
         sizes = [len(pickle.dumps(record, protocol=5)) for record in batch.records]
@@ -48,6 +56,31 @@ def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX, *, is_kept: boo
     return data
 
 
+def with_numbers(payload: Payload, first: int, news_number: int) -> bytes:
+    """Return the payload of a batch that has numbers, or of the end of input.
+
+    Args:
+        payload: What `encode_batch` has made of a batch without numbers; b"" for the end of input.
+        first: Number of its first record, or of the one that would come next.
+        news_number: Of its news; 0: it has none.
+    """
+    return b"".join((_NUMBERS.pack(_NUMBERED, first, news_number), payload))
+
+
+def decode_numbers(payload: Payload) -> tuple[int, int]:
+    """Return the number of the first record, and that of the news or 0, in front of a batch with numbers.
+
+    Raises:
+        WireError: The payload does not begin with numbers.
+    """
+    if len(payload) < NUMBERS_BYTES or payload[:1] != _NUMBERED:
+        raise WireError(f"{len(payload)} bytes do not begin with the numbers of a batch")
+    _, first, news_number = _NUMBERS.unpack_from(payload)
+    if not first:
+        raise WireError("a batch begins with record 0; numbers begin with 1")
+    return first, news_number
+
+
 def decode_batch(data: bytes | memoryview) -> Batch:
     """Return the batch that `encode_batch` made `data` from; `data` is not kept.
 
@@ -57,6 +90,8 @@ def decode_batch(data: bytes | memoryview) -> Batch:
         WireError: `data` is not a batch, or a record's class is missing here or refuses its own bytes.
         RefusedPickleError: Only data is loaded here, and a record is more than that.
     """
+    if data and data[0] == _NUMBERED[0]:
+        return _decode_numbered(memoryview(data))
     try:
         content = loader()(data)
     except RefusedPickleError:
@@ -73,6 +108,19 @@ def decode_batch(data: bytes | memoryview) -> Batch:
             return batch
         case _:
             return _batch_of(content, len(data))
+
+
+def _decode_numbered(data: memoryview) -> NumberedBatch:
+    first, news_number = decode_numbers(data)
+    rest = data[NUMBERS_BYTES:]
+    if rest[:1] == _NUMBERED:
+        raise WireError("a batch has numbers twice")
+    batch = decode_batch(rest)
+    if batch.has_news != (news_number > 0):
+        raise WireError(
+            f"a batch with {'news' if batch.has_news else 'no news'} has the news number {news_number}"
+        )
+    return NumberedBatch(batch, first, news_number)
 
 
 def _batch_of(content: object, size_bytes: int) -> Batch:

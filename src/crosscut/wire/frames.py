@@ -21,7 +21,7 @@ from crosscut.foundation.ids import CheckpointId
 from crosscut.wire.sealing import SEAL_BYTES, FrameSeals
 
 MAGIC = b"XC"
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct(">2sBBIIQ")
 """Magic, version, type, payload length, channel, sequence number."""
 
