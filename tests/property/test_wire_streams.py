@@ -90,7 +90,7 @@ def test_a_cut_off_stream_gives_the_frames_before_the_cut_and_holds_at_most_the_
 
 
 @given(st.binary(max_size=200), CUTS)
-@example(b"XC\x02\x01\xff\xff\xff\xff" + bytes(12), [1])
+@example(b"XC\x03\x01\xff\xff\xff\xff" + bytes(12), [1])
 @example(b"\x7f\xff\xff\xff" * 10, [1])
 @example(b"\x80\x00\x00\x00" * 10, [3])
 def test_arbitrary_bytes_raise_wire_errors_only_and_are_not_hoarded(data: bytes, cuts: list[int]) -> None:
@@ -99,5 +99,5 @@ def test_arbitrary_bytes_raise_wire_errors_only_and_are_not_hoarded(data: bytes,
     assert held <= len(data) - whole
     if error is not None:
         assert held == 0
-    elif not data.startswith(b"XC\x02"):
+    elif not data.startswith(b"XC\x03"):
         assert len(data) < HEADER.size, "a stream without the magic must be refused at its first header"

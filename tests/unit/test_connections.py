@@ -303,7 +303,7 @@ async def test_a_proven_peer_that_breaks_the_frame_rules_is_closed(site: Site) -
     client = await site.connected(Client())
     server = await site.server()
     await client.until(lambda: client.is_open)
-    client._write(b"XC\x02\x04\xff\xff\xff\xff" + bytes(12))
+    client._write(b"XC\x03\x04\xff\xff\xff\xff" + bytes(12))
     await server.until(lambda: server.lost_reason is not None)
     assert server.lost_reason is not None
     assert "its limit is" in server.lost_reason

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crosscut.foundation.batch import Batch
+from crosscut.foundation.batch import Batch, NumberedBatch
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.net import channels as channels_module
 from crosscut.net.connections import Credentials
@@ -18,9 +18,20 @@ from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.net.peer_links import PeerLink
 from crosscut.protocol.messages import FailureCause, Peer
+from crosscut.protocol.unit_log.entries import ChannelPosition, NumberedRecords
+from crosscut.protocol.unit_log.events import (
+    ChannelAccepted,
+    ChannelConnected,
+    ConnectionId,
+    InputsAcknowledged,
+    RecordsArrived,
+    ResumeAsked,
+    ResumeRefused,
+)
 from crosscut.task.flow_control import Credit, SendingEnd
 from crosscut.task.items import Barrier, EndOfInput, Item
-from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_credit
+from crosscut.wire.batches import encode_batch
+from crosscut.wire.frames import PIECE_BYTES_MAX, FrameType, encode_credit, encode_position
 from crosscut.wire.handshake import Proven, Verdict
 
 DEADLINE_S = 100.0
@@ -76,11 +87,35 @@ class Site:
         return [item for one, item in self.items if one == channel]
 
 
+class UnitSite(Site):
+    """One worker whose records have numbers."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.mesh = Mesh(self.index, self, self.listener, CREDENTIALS, unit_host=self)
+        self.events: list[object] = []
+
+    def channel_opened(self, event: ChannelConnected | ChannelAccepted) -> None:
+        self.events.append(event)
+
+    def records_arrived(
+        self, event: RecordsArrived, item: NumberedBatch | EndOfInput, size_bytes: int
+    ) -> None:
+        self.events.append(event)
+        self.items.append((event.channel, item))
+
+    def barrier_arrived(self, channel: ChannelId, barrier: Barrier) -> None:
+        self.items.append((channel, barrier))
+
+    def peer_said(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
+        self.events.append(event)
+
+
 class Pair:
     """Workers 0 and 1."""
 
     def __init__(self) -> None:
-        self.sites = [Site(0), Site(1)]
+        self.sites: list[Site] = [Site(0), Site(1)]
         self.peers: dict[WorkerIndex, Peer] = {}
 
     async def listen(self) -> None:
@@ -352,3 +387,85 @@ def test_a_verdict_is_none_before_it_is_known_what_the_epoch_has() -> None:
         assert site.mesh.peer_link_proven(Proven(end._role, E1, b"d" * 32), end) is Verdict.REFUSED
 
     asyncio.run(test())
+
+
+# Channels between units.
+
+
+async def unit_sites(pair: Pair) -> list[UnitSite]:
+    """Let the workers of `pair` have numbers."""
+    pair.close()
+    sites = [UnitSite(0), UnitSite(1)]
+    pair.sites = [*sites]
+    await pair.listen()
+    return sites
+
+
+@scene
+async def test_units_resume_acknowledge_and_number_what_they_send(pair: Pair) -> None:
+    one, other = await unit_sites(pair)
+    await pair.begin(E1)
+    first = ConnectionId(1)
+    assert one.events == [
+        ChannelConnected(A, first),
+        ChannelConnected(B, first),
+        ChannelAccepted(BACK, first),
+    ]
+    assert other.events == [
+        ChannelConnected(BACK, first),
+        ChannelAccepted(A, first),
+        ChannelAccepted(B, first),
+    ]
+    assert not (one.mesh.outgoing or one.mesh.incoming)
+    one.events.clear()
+    other.events.clear()
+    coming, leaving = other.mesh.numbered_incoming[A], one.mesh.numbered_outgoing[A]
+    coming.resume(ChannelPosition(2, 0))
+    coming.acknowledge(ChannelPosition(1, 0))
+    await eventually(lambda: len(one.events) == 2, "the resume")
+    assert one.events == [
+        ResumeAsked(A, first, ChannelPosition(2, 0)),
+        InputsAcknowledged(A, ChannelPosition(1, 0)),
+    ]
+    long = "x" * (2 * PIECE_BYTES_MAX)
+    leaving.send_records(NumberedRecords(3, 4, encode_batch(Batch(["x", long], watermark=5)), 1))
+    leaving.send_barrier(CheckpointId(7))
+    leaving.send_records(NumberedRecords(5, 4, b"", 2))
+    await eventually(lambda: len(other.items) == 3, "all")
+    assert other.events == [RecordsArrived(A, first, 3, 4, 1), RecordsArrived(A, first, 5, 4, 2)]
+    batch, *rest = other.of(A)
+    assert isinstance(batch, NumberedBatch) and batch.records == ["x", long]
+    assert rest == [Barrier(CheckpointId(7)), EndOfInput(2)]
+
+
+@scene
+async def test_what_a_peer_of_an_older_epoch_says_has_no_effect(pair: Pair) -> None:
+    one, other = await unit_sites(pair)
+    await pair.begin(E1)
+    coming, leaving = other.mesh.numbered_incoming[A], one.mesh.numbered_outgoing[A]
+    for site in pair.sites:
+        site.mesh.close()
+    await pair.begin(E2)
+    second = ConnectionId(2)
+    assert ChannelConnected(A, second) in one.events and ChannelAccepted(A, second) in other.events
+    one.events.clear()
+    # Those of the first epoch go nowhere.
+    coming.resume(ChannelPosition(9, 9))
+    coming.acknowledge(ChannelPosition(9, 9))
+    other.mesh.numbered_incoming[A].resume(ChannelPosition(1, 0))
+    await eventually(lambda: one.events, "the resume")
+    assert one.events == [ResumeAsked(A, second, ChannelPosition(1, 0))]
+    assert leaving.connection != second
+
+
+@scene
+async def test_a_peer_that_resumes_twice_loses_its_connection(pair: Pair) -> None:
+    one, other = await unit_sites(pair)
+    await pair.begin(E1)
+    for _ in range(2):
+        pair.peer_link(1)._send_later(0, FrameType.RESUME, encode_position(0, 0))
+    await eventually(lambda: one.lost, "the loss")
+    ((_, reason),) = one.lost
+    assert "unexpected RESUME frame from its receiving end, which is resumed" in reason
+    assert one.kinds == ["WireError"]
+    assert other.mesh is not None

@@ -18,13 +18,12 @@ from crosscut.protocol.unit_log.entries import ChannelPosition
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import EndOfInput, Item
 from crosscut.wire.batches import (
-    NUMBERS_BYTES,
     decode_batch,
     decode_numbers,
     encode_batch,
     with_numbers,
 )
-from crosscut.wire.frames import BATCH_BYTES_MAX
+from crosscut.wire.frames import BATCH_BYTES_MAX, NUMBERS
 from crosscut.worker.spill_files import DiskSpace
 
 
@@ -216,7 +215,7 @@ def test_numbers_go_in_front_of_what_was_encoded_without() -> None:
     batch = numbered(5, 2, 3)
     plain = encode_batch(Batch(batch.records, batch.keys, batch.timestamps, batch.watermark))
     assert encode_batch(batch) == with_numbers(plain, 5, 3)
-    assert len(encode_batch(batch)) == len(plain) + NUMBERS_BYTES == len(plain) + 17
+    assert len(encode_batch(batch)) == len(plain) + NUMBERS.size == len(plain) + 17
 
 
 def test_a_batch_without_numbers_has_none_on_the_wire() -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import assert_never
 
 from crosscut.errors import WireError
-from crosscut.foundation.batch import Batch
+from crosscut.foundation.batch import Batch, NumberedBatch
 from crosscut.foundation.ids import ChannelId
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.wire.batches import decode_batch, encode_batch
 from crosscut.wire.frames import (
     BATCH_BYTES_MAX,
+    NUMBERS,
     Frame,
     FrameType,
     Payload,
@@ -30,6 +31,33 @@ from crosscut.wire.frames import (
 
 SendFrame = Callable[[FrameType, Payload], None]
 """Sends a frame of one channel, after those sent before."""
+
+
+class Pieces:
+    """The pieces of a batch that have come so far on a channel."""
+
+    channel: ChannelId
+
+    def __init__(self) -> None:
+        self._pieces: list[Payload] = []
+        self._pieces_bytes = 0
+
+    def _joined(self, kind: FrameType, payload: Payload) -> Payload:
+        """Return the batch whose last piece is `payload`."""
+        if kind is not FrameType.BATCH:
+            raise WireError(f"channel {self.channel}: {kind.name} frame in the middle of a batch")
+        self._keep(payload)
+        pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
+        return b"".join(pieces)
+
+    def _keep(self, piece: Payload) -> None:
+        """Keep a piece of a batch, unless it is more than a batch may be."""
+        self._pieces_bytes += len(piece)
+        if self._pieces_bytes > BATCH_BYTES_MAX + NUMBERS.size:
+            raise WireError(
+                f"channel {self.channel}: a batch of more than {BATCH_BYTES_MAX} bytes, in pieces"
+            )
+        self._pieces.append(piece)
 
 
 class OutgoingChannel:
@@ -79,7 +107,7 @@ class OutgoingChannel:
         self._credited(self.channel, Credit(*decode_credit(frame.payload)))
 
 
-class IncomingChannel:
+class IncomingChannel(Pieces):
     """The receiving end.
 
     Args:
@@ -89,11 +117,10 @@ class IncomingChannel:
     def __init__(
         self, channel: ChannelId, send: SendFrame, deliver: Callable[[ChannelId, Item, int], None]
     ) -> None:
+        super().__init__()
         self.channel = channel
         self._send = send
         self._deliver = deliver
-        self._pieces: list[Payload] = []
-        self._pieces_bytes = 0
 
     def give_credit(self, credit: Credit) -> None:
         """Tell the sender what has been processed."""
@@ -111,27 +138,16 @@ class IncomingChannel:
             self._keep(payload)
             return
         if self._pieces:
-            if kind is not FrameType.BATCH:
-                raise WireError(f"channel {self.channel}: {kind.name} frame in the middle of a batch")
-            self._keep(payload)
-            payload = b"".join(self._pieces)
-            self._pieces, self._pieces_bytes = [], 0
+            payload = self._joined(kind, payload)
         match kind:
             case FrameType.BATCH:
                 item: Item = decode_batch(payload)
+                if isinstance(item, NumberedBatch):
+                    raise WireError(f"channel {self.channel}: a batch has numbers where there are none")
             case FrameType.BARRIER:
                 item = Barrier(decode_barrier(payload))
-            case FrameType.END_OF_INPUT:
+            case FrameType.END_OF_INPUT if not payload:
                 item = EndOfInput()
             case _:
                 raise WireError(f"channel {self.channel}: unexpected {kind.name} frame")
         self._deliver(self.channel, item, len(payload))
-
-    def _keep(self, piece: Payload) -> None:
-        """Keep a piece of a batch, unless it is more than a batch may be."""
-        self._pieces_bytes += len(piece)
-        if self._pieces_bytes > BATCH_BYTES_MAX:
-            raise WireError(
-                f"channel {self.channel}: a batch of more than {BATCH_BYTES_MAX} bytes, in pieces"
-            )
-        self._pieces.append(piece)

@@ -14,8 +14,10 @@ from crosscut.foundation.ids import ChannelId, Epoch, TaskId, WorkerIndex
 from crosscut.net.channels import IncomingChannel, OutgoingChannel
 from crosscut.net.connections import Credentials, connect
 from crosscut.net.listener import Listener
+from crosscut.net.numbered_channels import NumberedChannelHost, NumberedIncoming, NumberedOutgoing
 from crosscut.net.peer_links import AcceptingPeerLink, ChannelHost, ConnectingPeerLink, PeerLink
 from crosscut.protocol.messages import FailureCause, Peer
+from crosscut.protocol.unit_log.events import ChannelAccepted, ChannelConnected, ConnectionId
 from crosscut.task.flow_control import Credit
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.wire.handshake import Proven, Verdict, channels_detail, verdict_on
@@ -28,15 +30,24 @@ class MeshHost(ChannelHost, Protocol):
         """A connection of this epoch is over; `task` is one of those that it leaves without a channel."""
 
 
+class UnitMeshHost(NumberedChannelHost, Protocol):
+    """The owner of a unit."""
+
+    def channel_opened(self, event: ChannelConnected | ChannelAccepted) -> None:
+        """A channel has a connection, which replaces the one before."""
+
+
 class Mesh:
     """The connections of worker `own` to its peers.
 
     Args:
         piece_bytes: Longest payload of one frame.
+        unit_host: Hears of records if they have numbers; None: they have none.
 
     Attributes:
         outgoing: The channels that leave this worker.
         incoming: Those that come from other workers.
+        numbered_outgoing, numbered_incoming: Likewise, where records have numbers; then the others are empty.
         all_open: Is set once every connection of this epoch is open.
     """
 
@@ -47,9 +58,14 @@ class Mesh:
         listener: Listener,
         credentials: Credentials,
         piece_bytes: int = PIECE_BYTES_MAX,
+        unit_host: UnitMeshHost | None = None,
     ) -> None:
         self.outgoing: dict[ChannelId, OutgoingChannel] = {}
         self.incoming: dict[ChannelId, IncomingChannel] = {}
+        self.numbered_outgoing: dict[ChannelId, NumberedOutgoing] = {}
+        self.numbered_incoming: dict[ChannelId, NumberedIncoming] = {}
+        self._unit_host = unit_host
+        self._connection_count = 0
         self.all_open = asyncio.Event()
         self._own = own
         self._host = host
@@ -114,6 +130,7 @@ class Mesh:
         self._is_expecting = False
         peer_links, self._peer_links = self._peer_links, {}
         self.outgoing, self.incoming = {}, {}
+        self.numbered_outgoing, self.numbered_incoming = {}, {}
         for end in peer_links.values():
             end.abandon()
 
@@ -145,13 +162,19 @@ class Mesh:
             self._missing.discard(end.peer)
             if not self._missing:
                 self.all_open.set()
+            if self._unit_host is not None:
+                for leaving in end.numbered_outgoing.values():
+                    self._unit_host.channel_opened(ChannelConnected(leaving.channel, leaving.connection))
+                for coming in end.numbered_incoming.values():
+                    self._unit_host.channel_opened(ChannelAccepted(coming.channel, coming.connection))
 
     def peer_link_lost(self, end: PeerLink, reason: str) -> None:
         """A connection of this epoch broke, or one that waited for its verdict."""
         if isinstance(end, AcceptingPeerLink):
             self._early.pop(end, None)
         if end.peer is not None and self._peer_links.get(end.peer) is end:
-            task = next((one.target for one in end.incoming), None) or next(iter(end.outgoing)).source
+            coming, leaving = (*end.incoming, *end.numbered_incoming), (*end.outgoing, *end.numbered_outgoing)
+            task = coming[0].target if coming else leaving[0].source
             # A peer of this job that breaks the protocol is a bug, and not a loss.
             kind = "WireError" if end.has_offended else "ConnectionLost"
             reason = f"the connection to worker {end.peer} is lost: {reason}"
@@ -159,7 +182,13 @@ class Mesh:
 
     def _add(self, peer: WorkerIndex, end: PeerLink) -> None:
         channels = self._shared[peer]
-        end.carry(self._own, peer, channels, self._host, self._piece_bytes)
+        numbered = None
+        if self._unit_host is not None:
+            self._connection_count += 1
+            numbered = ConnectionId(self._connection_count), self._unit_host
+        end.carry(self._own, peer, channels, self._host, self._piece_bytes, numbered)
         self._peer_links[peer] = end
         self.outgoing |= end.outgoing
         self.incoming |= end.incoming
+        self.numbered_outgoing |= end.numbered_outgoing
+        self.numbered_incoming |= end.numbered_incoming

@@ -11,10 +11,12 @@ from functools import partial
 from typing import Protocol
 
 from crosscut.foundation.ids import ChannelId, Epoch, WorkerIndex
-from crosscut.net.channels import IncomingChannel, OutgoingChannel
+from crosscut.net.channels import IncomingChannel, OutgoingChannel, SendFrame
 from crosscut.net.connections import AcceptingSide, ConnectingSide, Connection, Credentials
 from crosscut.net.keepalive import bound_unsent
 from crosscut.net.listener import Listener
+from crosscut.net.numbered_channels import NumberedChannelHost, NumberedIncoming, NumberedOutgoing
+from crosscut.protocol.unit_log.events import ConnectionId
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.wire.frames import PEER_LIMITS, PIECE_BYTES_MAX, Frame, FrameDecoder, FrameType, Payload
@@ -49,6 +51,9 @@ class ChannelHost(Protocol):
         """
 
 
+ChannelEnd = OutgoingChannel | IncomingChannel | NumberedOutgoing | NumberedIncoming
+
+
 class PeerLink(Connection):
     """Either end: the channels, their send queues, and the numbers of their frames.
 
@@ -56,6 +61,7 @@ class PeerLink(Connection):
         peer: The worker at the other end, once that is known.
         outgoing: The channels that lead there.
         incoming: Those that come from there.
+        numbered_outgoing, numbered_incoming: Likewise, where records have numbers; then the others are empty.
         is_over: The epoch is, or the connection: nothing that it says counts any more.
     """
 
@@ -63,10 +69,12 @@ class PeerLink(Connection):
     peer: WorkerIndex | None = None
     outgoing: dict[ChannelId, OutgoingChannel]
     incoming: dict[ChannelId, IncomingChannel]
+    numbered_outgoing: dict[ChannelId, NumberedOutgoing]
+    numbered_incoming: dict[ChannelId, NumberedIncoming]
     is_over = False
     _is_clogged = False
     _send_queues: SendQueues
-    _channels: Sequence[OutgoingChannel | IncomingChannel] = ()
+    _channels: Sequence[ChannelEnd] = ()
 
     def carry(
         self,
@@ -75,20 +83,26 @@ class PeerLink(Connection):
         channels: Sequence[ChannelId],
         host: ChannelHost,
         piece_bytes: int = PIECE_BYTES_MAX,
+        numbered: tuple[ConnectionId, NumberedChannelHost] | None = None,
     ) -> None:
         """Say who is at both ends and which channels there are between them; before the connection opens.
 
         Args:
             channels: In the order that both ends number them by.
+            numbered: The records of all channels have numbers: what this connection is called, and who hears
+                of them instead of `host`.
         """
         self.peer = peer
         self.outgoing, self.incoming = {}, {}
+        self.numbered_outgoing, self.numbered_incoming = {}, {}
         self._send_queues = SendQueues(piece_bytes)
         self._sequences = [0] * len(channels)
-        ends: list[OutgoingChannel | IncomingChannel] = []
+        ends: list[ChannelEnd] = []
         for number, channel in enumerate(channels):
             send = partial(self._send_later, number)
-            if channel.source.index == own:
+            if numbered is not None:
+                ends.append(self._numbered_end(own, channel, send, *numbered))
+            elif channel.source.index == own:
                 leaving = OutgoingChannel(channel, send, host.channel_credited)
                 self.outgoing[channel] = leaving
                 ends.append(leaving)
@@ -99,8 +113,24 @@ class PeerLink(Connection):
         self._channels = ends
         self._decoder.expect_channels(len(ends))
 
+    def _numbered_end(
+        self,
+        own: WorkerIndex,
+        channel: ChannelId,
+        send: SendFrame,
+        connection: ConnectionId,
+        host: NumberedChannelHost,
+    ) -> NumberedOutgoing | NumberedIncoming:
+        if channel.source.index == own:
+            leaving = NumberedOutgoing(channel, connection, send, host)
+            self.numbered_outgoing[channel] = leaving
+            return leaving
+        coming = NumberedIncoming(channel, connection, send, host)
+        self.numbered_incoming[channel] = coming
+        return coming
+
     @property
-    def channels(self) -> Sequence[OutgoingChannel | IncomingChannel]:
+    def channels(self) -> Sequence[ChannelEnd]:
         """Those of this connection, by number; none before it is known who is at the other end."""
         return self._channels
 

@@ -8,21 +8,17 @@ handshake both sides have passed (rule S7).
 from __future__ import annotations
 
 import pickle  # noqa: S403 - see above and rule S7
-import struct
 from typing import Any
 
 from crosscut.errors import WireError
 from crosscut.foundation.batch import Batch, LatencyMarker, NumberedBatch
 from crosscut.foundation.text import ShortRepr
 from crosscut.foundation.unpickling import RefusedPickleError, loader
-from crosscut.wire.frames import BATCH_BYTES_MAX, Payload
+from crosscut.wire.frames import BATCH_BYTES_MAX, NUMBERS, Payload
 
 _SHOWN = 120
 _NUMBERED = b"N"
-"""In front of numbers. A pickle begins with another byte."""
-_NUMBERS = struct.Struct(">cQQ")
-"""`_NUMBERED`, the number of the first record, the number of the news or 0."""
-NUMBERS_BYTES = _NUMBERS.size
+"""In front of the number of the first record, and that of the news or 0. A pickle has another first byte."""
 
 
 def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX, *, is_kept: bool = True) -> bytes:
@@ -64,7 +60,7 @@ def with_numbers(payload: Payload, first: int, news_number: int) -> bytes:
         first: Number of its first record, or of the one that would come next.
         news_number: Of its news; 0: it has none.
     """
-    return b"".join((_NUMBERS.pack(_NUMBERED, first, news_number), payload))
+    return b"".join((NUMBERS.pack(_NUMBERED, first, news_number), payload))
 
 
 def decode_numbers(payload: Payload) -> tuple[int, int]:
@@ -73,9 +69,9 @@ def decode_numbers(payload: Payload) -> tuple[int, int]:
     Raises:
         WireError: The payload does not begin with numbers.
     """
-    if len(payload) < NUMBERS_BYTES or payload[:1] != _NUMBERED:
+    if len(payload) < NUMBERS.size or payload[:1] != _NUMBERED:
         raise WireError(f"{len(payload)} bytes do not begin with the numbers of a batch")
-    _, first, news_number = _NUMBERS.unpack_from(payload)
+    _, first, news_number = NUMBERS.unpack_from(payload)
     if not first:
         raise WireError("a batch begins with record 0; numbers begin with 1")
     return first, news_number
@@ -112,7 +108,7 @@ def decode_batch(data: bytes | memoryview) -> Batch:
 
 def _decode_numbered(data: memoryview) -> NumberedBatch:
     first, news_number = decode_numbers(data)
-    rest = data[NUMBERS_BYTES:]
+    rest = data[NUMBERS.size :]
     if rest[:1] == _NUMBERED:
         raise WireError("a batch has numbers twice")
     batch = decode_batch(rest)

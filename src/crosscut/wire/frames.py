@@ -27,6 +27,9 @@ HEADER = struct.Struct(">2sBBIIQ")
 
 _BARRIER = struct.Struct(">Q")
 _CREDIT = struct.Struct(">QQQ")
+_POSITION = struct.Struct(">QQ")
+NUMBERS = struct.Struct(">cQQ")
+"""What is in front of a batch whose records have numbers, see `crosscut.wire.batches`."""
 _MEBIBYTE = 1 << 20
 
 Payload = bytes | memoryview
@@ -42,9 +45,15 @@ class FrameType(IntEnum):
     BARRIER = 2
     """Everything before it in the channel belongs to the checkpoint it names."""
     END_OF_INPUT = 3
-    """The channel will never carry another record; it has no payload."""
+    """The channel will never carry another record. It has a number if records have, else no payload."""
     CREDIT = 5
     """Against the direction of the records: so many bytes have been processed, send as many more."""
+    RESUME = 7
+    """Against the direction of the records: go on after this record and this news."""
+    RESUME_REFUSED = 8
+    """What follows this record and this news is kept, and no more."""
+    ACKNOWLEDGED = 9
+    """Against the direction of the records: up to this record and this news all is in the receiver's log."""
     CONTROL = 4
     """A message between worker and coordinator, see `crosscut.wire.control`."""
 
@@ -59,11 +68,16 @@ DATA_LIMITS: Mapping[FrameType, int] = {
     FrameType.BATCH: PIECE_BYTES_MAX,
     FrameType.PIECE: PIECE_BYTES_MAX,
     FrameType.BARRIER: _BARRIER.size,
-    FrameType.END_OF_INPUT: 0,
+    FrameType.END_OF_INPUT: NUMBERS.size,
+    FrameType.RESUME_REFUSED: _POSITION.size,
 }
 """Longest payload in bytes of each type that a data channel may carry."""
 
-CREDIT_LIMITS: Mapping[FrameType, int] = {FrameType.CREDIT: _CREDIT.size}
+CREDIT_LIMITS: Mapping[FrameType, int] = {
+    FrameType.CREDIT: _CREDIT.size,
+    FrameType.RESUME: _POSITION.size,
+    FrameType.ACKNOWLEDGED: _POSITION.size,
+}
 """The same for the other direction of a data channel."""
 
 PEER_LIMITS: Mapping[FrameType, int] = {**DATA_LIMITS, **CREDIT_LIMITS}
@@ -149,6 +163,23 @@ def decode_credit(payload: Payload) -> tuple[int, int, int]:
         raise WireError(f"CREDIT frame of {len(payload)} bytes: expected {_CREDIT.size}")
     size_bytes, rows, rows_max = _CREDIT.unpack(payload)
     return size_bytes, rows, rows_max
+
+
+def encode_position(record: int, news: int) -> bytes:
+    """Return the payload of a RESUME, RESUME_REFUSED or ACKNOWLEDGED frame."""
+    return _POSITION.pack(record, news)
+
+
+def decode_position(payload: Payload) -> tuple[int, int]:
+    """Return the numbers of a record and of news that such a frame carries.
+
+    Raises:
+        WireError: The payload is something else.
+    """
+    if len(payload) != _POSITION.size:
+        raise WireError(f"a position of {len(payload)} bytes: expected {_POSITION.size}")
+    record, news = _POSITION.unpack(payload)
+    return record, news
 
 
 # Calling the enumeration would take as long as all the rest of reading a header.
