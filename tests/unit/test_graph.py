@@ -54,6 +54,29 @@ def test_operators_between_two_shuffles_are_one_vertex_called_by_its_first_opera
     assert (graph.name, graph.parallelism, graph.max_parallelism) == ("word-count", 2, 128)
 
 
+def test_a_vertex_is_shown_by_its_first_name_and_its_id_stays() -> None:
+    """State is found by the id: another operator may get a name, and does not take the state away."""
+
+    def graph(*names: str | None) -> JobGraph:
+        flow = Flow("names")
+        stream = flow.source(Nothing(), name=names[0]).map(str, name=names[1]).filter(bool)
+        stream.sink(Nowhere(), name=names[2])
+        return flow.compile(1, 1)
+
+    shown = {
+        (None, None, None): "1-source",
+        (None, None, "out"): "out",
+        (None, "texts", "out"): "texts",
+        ("in", "texts", "out"): "in",
+    }
+    for names, name in shown.items():
+        (vertex,) = graph(*names).vertices
+        assert vertex.vertex_id == (names[0] or "1-source")
+        assert vertex.name == name
+    assert "\n  texts (1-source): 1-source > texts (map) > " in explained(graph(None, "texts", "out"))
+    assert "\n  in: in (source) > " in explained(graph("in", "texts", "out"))
+
+
 def test_a_stream_with_two_consumers_ends_its_chain() -> None:
     flow = Flow("f")
     mapped = flow.source(Nothing()).map(str)

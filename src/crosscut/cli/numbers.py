@@ -25,7 +25,7 @@ def vertex_table(vertices: Vertices) -> Table:
     for one in vertices:
         delay_ms, lag = one["watermark_delay_ms"], one["lag"]
         cells = (
-            printable(one["vertex"]) + (" (bottleneck)" if one["is_bottleneck"] else ""),
+            _name(one) + (" (bottleneck)" if one["is_bottleneck"] else ""),
             f"{one['records_in_per_second']:,.0f}",
             f"{one['records_out_per_second']:,.0f}",
             f"{one['busy']:.0%}",
@@ -41,17 +41,22 @@ def vertex_table(vertices: Vertices) -> Table:
     return table
 
 
+def _name(vertex: Mapping[str, Any]) -> str:
+    # The status of an older release has none.
+    return printable(vertex.get("name") or vertex["vertex"])
+
+
 def vertex_line(vertices: Vertices) -> str:
     """Return in one line what is worth a word: bottleneck, back pressure, lag, latency; "" if nothing is."""
     vertices = list(vertices)
     said = []
     for one in vertices:
         if one["is_bottleneck"]:
-            said.append(f"bottleneck {printable(one['vertex'])} (busy {one['busy']:.0%})")
+            said.append(f"bottleneck {_name(one)} (busy {one['busy']:.0%})")
         if one["blocked"] >= _BLOCKED_MIN:
-            said.append(f"{printable(one['vertex'])} blocked {one['blocked']:.0%}")
+            said.append(f"{_name(one)} blocked {one['blocked']:.0%}")
         if one["lag"]:
-            said.append(f"lag {one['lag']:,} at {printable(one['vertex'])}")
+            said.append(f"lag {one['lag']:,} at {_name(one)}")
     latency_ms = _latency_ms(one for one in vertices if one["is_sink"])
     if latency_ms is not None:
         said.append(f"latency {_duration(latency_ms)} (99 %)")

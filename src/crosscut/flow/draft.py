@@ -79,7 +79,12 @@ class Draft:
     def nodes(self) -> tuple[OperatorNode, ...]:
         """Return the operators as plain data, each after all that it reads from, back edges aside."""
         return tuple(
-            OperatorNode(o.uid, o.spec, tuple(Input(of.uid, how, output) for of, how, output in o.inputs))
+            OperatorNode(
+                o.uid,
+                o.spec,
+                tuple(Input(of.uid, how, output) for of, how, output in o.inputs),
+                is_named=o.uid != o.label,
+            )
             for o in self._operators
         )
 

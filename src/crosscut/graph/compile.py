@@ -216,7 +216,7 @@ def _chained(
 ) -> tuple[Vertex, ...]:
     """Put each operator into its predecessor's chain if nothing else feeds it or reads from that.
 
-    A vertex is called by its first operator: keyed state and source positions are found by the
+    The id of a vertex is the uid of its first operator: keyed state and source positions are found by the
     uid of the operator they belong to. Heads in the order of writing are a topological order.
     """
     chains: dict[str, list[OperatorNode]] = {}

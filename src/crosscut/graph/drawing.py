@@ -35,7 +35,7 @@ def svg_of(graph: JobGraph) -> str:
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="none" '
         f'stroke="currentColor">',
         *(_edge(edge, at) for edge in graph.edges),
-        *(_vertex(vertex.vertex_id, vertex.chain, at[vertex.vertex_id]) for vertex in graph.vertices),
+        *(_vertex(vertex.name, vertex.chain, at[vertex.vertex_id]) for vertex in graph.vertices),
         "</svg>",
     ]
     return "\n".join(parts)

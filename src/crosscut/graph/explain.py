@@ -50,7 +50,7 @@ def explained(graph: JobGraph) -> str:
         f"flow {graph.name}, fingerprint {graph.fingerprint[:12]}",
         "",
         f"vertices: {len(graph.vertices)}, each of {_counted(graph.parallelism, 'task')}",
-        *(f"  {vertex.vertex_id}: {' > '.join(map(_operator, vertex.chain))}" for vertex in graph.vertices),
+        *(f"  {vertex.title}: {' > '.join(map(_operator, vertex.chain))}" for vertex in graph.vertices),
         "",
         f"channels: {sum(len(channels_of(graph, edge)) for edge in graph.edges)}",
         *(

@@ -279,11 +279,13 @@ class OperatorNode:
     Attributes:
         uid: Unique within the flow, stable across releases of it: state is found by it.
         inputs: In order.
+        is_named: Whether the user has given the uid; else it is place and kind, as "3-map".
     """
 
     uid: str
     spec: OperatorSpec
     inputs: tuple[Input, ...]
+    is_named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +328,19 @@ class Vertex:
     chain: tuple[OperatorNode, ...]
     has_event_time: bool = False
     untimed: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What people are shown: the uid of the first operator that the user has named, else its id.
+
+        It is not the id, since state is found by that, and must be after another operator gets a name.
+        """
+        return next((node.uid for node in self.chain if node.is_named), self.vertex_id)
+
+    @property
+    def title(self) -> str:
+        """The name, and the id where that is another one: messages about tasks have the id."""
+        return self.name if self.name == self.vertex_id else f"{self.name} ({self.vertex_id})"
 
     @property
     def source(self) -> SourceSpec | None:

@@ -29,7 +29,7 @@ def _table(vertices: Sequence[VertexMetrics]) -> str:
     titles = ("vertex", "in/s", "out/s", "busy", "blocked", "queued", "rows", "lag")
     rows = [
         (
-            one.vertex + (" (bottleneck)" if one.is_bottleneck else ""),
+            (one.name or one.vertex) + (" (bottleneck)" if one.is_bottleneck else ""),
             f"{one.records_in_per_second:,.0f}",
             f"{one.records_out_per_second:,.0f}",
             f"{one.busy:.0%}",

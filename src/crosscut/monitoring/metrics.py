@@ -68,6 +68,7 @@ class VertexMetrics:
 
     Attributes:
         operators: uid and kind of each, in order.
+        name: The first operator with a name of the user's, else the same as `vertex`.
         lag: Records known to wait in the splits of a source, None if it can't tell.
         lag_seconds: In how long it would have read them at its present rate; None: it can't tell, or does not
             move.
@@ -102,6 +103,7 @@ class VertexMetrics:
     dead_letters: int
     is_bottleneck: bool
     latencies: tuple[LatencyMetrics, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ def _vertex(vertex: Vertex, tasks: list[TaskMetrics], state_bytes: int, is_bottl
     delays = [one.watermark_delay_ms for one in tasks if one.watermark_delay_ms is not None]
     return VertexMetrics(
         vertex=VertexId(vertex.vertex_id),
+        name=vertex.name,
         operators=tuple((node.uid, kind_of(node.spec)) for node in vertex.chain),
         is_source=vertex.source is not None,
         is_sink=vertex.sink is not None,

@@ -81,6 +81,9 @@ class _Collected(Collector):
         yield from _of_checkpoints(metrics)
         for kind, name, text, value in _OF_VERTEX:
             yield _family(kind, name, text, ("vertex",), metrics, _vertices(metrics.vertices, value))
+        names = [((one.vertex, one.name or one.vertex), 1) for one in metrics.vertices]
+        text = "1; the label name is what the page calls the vertex"
+        yield _family(GaugeMetricFamily, "vertex_info", text, ("vertex", "name"), metrics, names)
         for name, text, value in _OF_TASK:
             labels = ("vertex", "task")
             yield _family(GaugeMetricFamily, name, text, labels, metrics, _tasks(metrics.tasks, value))

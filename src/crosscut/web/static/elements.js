@@ -40,5 +40,9 @@ export function duration(ms) {
 }
 
 export const moment = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
+// What people call a vertex; messages about tasks have its id.
+export const vertexName = (one) => one.name || one.vertex;
+export const vertexTitle = (one) =>
+  (vertexName(one) === one.vertex ? one.vertex : `${one.name} (${one.vertex})`);
 export const taskName = (task) => (task ? `${task.vertex}[${task.index}]` : "–");
 export const percent = (share) => `${Math.round(100 * share)} %`;

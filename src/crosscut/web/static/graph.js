@@ -2,7 +2,7 @@
 // Nothing here makes markup of a text: every text is the content of a text node.
 
 import { Way } from "./barrier.js";
-import { count, drawn, duration, percent } from "./elements.js";
+import { count, drawn, duration, percent, vertexName, vertexTitle } from "./elements.js";
 
 const WIDTH = 210, HEIGHT = 104, GAP_X = 110, GAP_Y = 26, MARGIN = 40;
 
@@ -82,7 +82,7 @@ export class Graph {
     const [x, y] = at.get(vertex.vertex);
     const group = drawn("g", { class: "vertex", tabindex: 0, role: "button", transform: `translate(${x} ${y})` });
     group.append(drawn("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
-    group.append(drawn("text", { x: 8, y: 18, class: "title" }, shortened(vertex.vertex, 28)));
+    group.append(drawn("text", { x: 8, y: 18, class: "title" }, shortened(vertexName(vertex), 28)));
     const chain = vertex.operators.map(([uid, kind]) => (uid.endsWith("-" + kind) ? kind : `${uid} (${kind})`));
     group.append(drawn("text", { x: 8, y: 34, class: "small" }, shortened(chain.join(" > "), 31)));
     const lines = [50, 66].map((dy) => group.appendChild(drawn("text", { x: 8, y: dy, class: "small" })));
@@ -90,7 +90,7 @@ export class Graph {
       group.appendChild(drawn("rect", { class: kind, y: 76, height: 10, x: 8, width: 0 })));
     const ways = ["ahead", "arrived", "frozen", "stored"].map((kind) =>
       group.appendChild(drawn("rect", { class: kind, y: 92, height: 5, x: 8, width: WIDTH - 16 })));
-    group.append(drawn("title", {}, chain.join(" > ")));
+    group.append(drawn("title", {}, `${vertexTitle(vertex)}: ${chain.join(" > ")}`));
     const choose = () => this.chosen(vertex.vertex);
     group.addEventListener("click", choose);
     group.addEventListener("keydown", (event) => {
@@ -113,7 +113,7 @@ export class Graph {
       const { group, lines, bars, ways } = this.vertices.get(vertex.vertex);
       group.setAttribute("class", ["vertex", vertex.is_bottleneck ? "bottleneck" : "",
         vertex.vertex === selected ? "chosen" : ""].join(" ").trim());
-      group.setAttribute("aria-label", `${vertex.vertex}: ${count(vertex.records_in_per_second)} records a second, `
+      group.setAttribute("aria-label", `${vertexName(vertex)}: ${count(vertex.records_in_per_second)} records a second, `
         + `${percent(vertex.busy)} busy, ${percent(vertex.blocked)} blocked${vertex.is_bottleneck ? ", the bottleneck" : ""}`);
       lines[0].textContent = `${count(vertex.records_in_per_second)}/s in, ${count(vertex.records_out_per_second)}/s out`;
       const more = [`busy ${percent(vertex.busy)}`];

@@ -2,7 +2,7 @@
 // Names, records and errors of the job are only ever the content of text nodes: no text becomes markup.
 
 import { Crossing } from "./barrier.js";
-import { bytes, count, drawn, duration, made, moment, percent, taskName } from "./elements.js";
+import { bytes, count, drawn, duration, made, moment, percent, taskName, vertexName, vertexTitle } from "./elements.js";
 import { Graph } from "./graph.js";
 import { plotsOf } from "./plots.js";
 
@@ -101,7 +101,7 @@ function header(job, summary, age) {
   const slow = job.vertices.find((one) => one.is_bottleneck);
   const seen = age > PATIENCE_MS ? `, last seen ${duration(age)} ago` : "";
   find("headline").textContent = `${job.status}, epoch ${summary.epoch}${seen}`
-    + (slow ? `; ${slow.vertex} is the bottleneck` : "")
+    + (slow ? `; ${vertexName(slow)} is the bottleneck` : "")
     + (summary.sink_behind ? `; ${summary.sink_behind}` : "");
   const rate = job.vertices.filter((one) => one.is_source).reduce((sum, one) => sum + one.records_in_per_second, 0);
   const delays = job.vertices.map((one) => one.watermark_delay_ms).filter((one) => one !== null);
@@ -141,7 +141,7 @@ function vertexPanel(job) {
   const scrolls = made("div", null, "scrolls"), grid = made("table");
   grid.id = "tasks";
   scrolls.append(grid);
-  place.replaceChildren(made("h3", `Tasks of ${vertex.vertex}`), latencies(vertex), scrolls);
+  place.replaceChildren(made("h3", `Tasks of ${vertexTitle(vertex)}`), latencies(vertex), scrolls);
   table("tasks", [
     ["task", (one) => `${one.task.index}`, "number"],
     ["in/s", (one) => count(one.rates.records_in_per_second), "number"],
