@@ -97,6 +97,18 @@ class BroadcastState(TaskState, MutableMapping[T, V]):
 
     Only `on_other` may change it, and must do the same in every task; `on_record` reads it. At another
     parallelism each task has it again.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Limited(cc.ConnectedProcess[int, int, int]):
+        ...     limits = cc.BroadcastState()
+        ...
+        ...     def on_record(self, amount, ctx):
+        ...         if amount <= self.limits.get("most", 100):
+        ...             yield amount
+        ...
+        ...     def on_other(self, limit, ctx):
+        ...         self.limits["most"] = limit
     """
 
     kind = "broadcast"
@@ -215,13 +227,34 @@ class _ListOfTask(TaskState, Generic[T]):
 
 
 class SplitState(_ListOfTask[T]):
-    """A list for each task. At another parallelism its items are dealt out: each to one task."""
+    """A list for each task. At another parallelism its items are dealt out: each to one task.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Seen(cc.StreamProcess[str, int]):
+        ...     lines = cc.SplitState()
+        ...
+        ...     def on_record(self, line, ctx):
+        ...         self.lines.append(line)
+        ...         yield len(self.lines)
+    """
 
     kind = "split"
 
 
 class UnionState(_ListOfTask[T]):
-    """A list for each task. At another parallelism each task gets the items of all tasks, each item once."""
+    """A list for each task. At another parallelism each task gets the items of all tasks, each item once.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Names(cc.StreamProcess[str, list]):
+        ...     names = cc.UnionState()
+        ...
+        ...     def on_record(self, name, ctx):
+        ...         if name not in self.names.get():
+        ...             self.names.append(name)
+        ...             yield self.names.get()
+    """
 
     kind = "union"
     is_shared = True
@@ -231,6 +264,16 @@ class StreamProcess(KeyedProcess[RecordT, ResultT]):
     """A process without keys, which `stream.process` calls.
 
     Its states are those of a task: SplitState and UnionState.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Numbered(cc.StreamProcess[str, tuple[int, str]]):
+        ...     lines = cc.SplitState()
+        ...
+        ...     def on_record(self, line, ctx):
+        ...         self.lines.append(line)
+        ...         yield len(self.lines), line
+        >>> numbered = cc.Flow("numbered").source(cc.items(["a", "b"])).process(Numbered())
     """
 
 
@@ -238,6 +281,22 @@ class ConnectedProcess(KeyedProcess[RecordT, ResultT], Generic[RecordT, OtherT, 
     """A process of the records of two streams, which `connect(...).process` calls.
 
     Records come in the order in which they arrive, from either stream: nothing says which comes first.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> from crosscut.testing import ProcessHarness
+        >>> class Known(cc.ConnectedProcess[str, str, str]):
+        ...     known = cc.ValueState(default=False)
+        ...
+        ...     def on_record(self, visitor, ctx):
+        ...         if self.known.get():
+        ...             yield visitor
+        ...
+        ...     def on_other(self, customer, ctx):
+        ...         self.known.set(True)
+        >>> harness = ProcessHarness(Known(), key=str, other_key=str)
+        >>> harness.record("ada"), harness.other("ada"), harness.record("ada")
+        ([], [], ['ada'])
     """
 
     @abstractmethod

@@ -27,6 +27,12 @@ class DeadLetter:
         timer: The time of the timer that was called, if it was one.
         traceback: Where it was raised, from the user's function on; of bounded length. It makes no two
             letters different.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> flow = cc.Flow("parsed")
+        >>> parsed = flow.source(cc.items(["1", "x"])).map(int, on_error="dead letters")
+        >>> reasons = parsed.side_output("dead letters").map(lambda letter: (letter.record, letter.error))
     """
 
     record: Any

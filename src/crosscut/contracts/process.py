@@ -41,7 +41,26 @@ TIMERS = "timers"
 
 
 class KeyedProcess(ABC, Generic[RecordT, ResultT]):
-    """What `keyed.process` calls. One object for each task; it is pickled on the driver, as functions are."""
+    """What `keyed.process` calls. One object for each task; it is pickled on the driver, as functions are.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Reminder(cc.KeyedProcess[dict, str]):
+        ...     open_orders = cc.MapState()
+        ...
+        ...     def on_record(self, order, ctx):
+        ...         self.open_orders[order["id"]] = order
+        ...         ctx.set_timer(ctx.timestamp + 60_000)
+        ...
+        ...     def on_timer(self, time, ctx):
+        ...         yield f"{ctx.key} has {len(self.open_orders)} open orders"
+        >>> from crosscut.testing import ProcessHarness
+        >>> harness = ProcessHarness(Reminder(), key="customer")
+        >>> harness.record({"id": 1, "customer": "ada"}, timestamp=0)
+        []
+        >>> harness.watermark(60_000)
+        ['ada has 1 open orders']
+    """
 
     def open(self) -> None:
         """Called in the worker before the first record of each epoch: connect, load, and so on."""

@@ -63,6 +63,10 @@ class Restart:
             operator gets after a restart (but for a TypeError, NameError, ..., or where the function has
             looked at nothing but its record). A record that ends its process fails the job as soon as it is
             found; with 0 no worker looks for it.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> settings = cc.Settings(restart=cc.Restart(failures=20, window="10m"))
     """
 
     failures: int = 10
@@ -175,6 +179,10 @@ class Settings:
         log_level: Of what workers log, with `logging`: from here on it is shown on their standard error, and
             found on the driver.
         log_format: Of these lines: "text", or "json", one object a line.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> settings = cc.Settings(parallelism=4, checkpoint_interval="500ms", engine="micro-batch")
     """
 
     parallelism: int = Default(2)

@@ -125,6 +125,19 @@ class ValueState(State, Generic[T]):
     Args:
         default: What `get` returns for a key without a value: something that can't change, or a function of
             no arguments that makes it.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Last(cc.KeyedProcess[int, int]):
+        ...     last = cc.ValueState(default=0)
+        ...
+        ...     def on_record(self, number, ctx):
+        ...         yield number - self.last.get()
+        ...         self.last.set(number)
+        >>> from crosscut.testing import ProcessHarness
+        >>> harness = ProcessHarness(Last(), key=lambda record: "k")
+        >>> harness.record(3), harness.record(5)
+        ([3], [2])
     """
 
     kind = "value"
@@ -189,7 +202,23 @@ class ValueState(State, Generic[T]):
 
 
 class ListState(State, Generic[T]):
-    """A list for each key; empty until something is added, and no state while it is empty."""
+    """A list for each key; empty until something is added, and no state while it is empty.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Pairs(cc.KeyedProcess[str, list]):
+        ...     waiting = cc.ListState()
+        ...
+        ...     def on_record(self, name, ctx):
+        ...         self.waiting.append(name)
+        ...         if len(self.waiting) == 2:
+        ...             yield self.waiting.get()
+        ...             self.waiting.clear()
+        >>> from crosscut.testing import ProcessHarness
+        >>> harness = ProcessHarness(Pairs(), key=lambda record: "k")
+        >>> harness.record("a"), harness.record("b")
+        ([], [['a', 'b']])
+    """
 
     kind = "list"
 
@@ -243,6 +272,19 @@ class MapState(State, MutableMapping[T, V]):
     Names may be anything that has a hash and can be pickled. Numbers that are equal are one name; an entry
     keeps the first until it is deleted. Of classes of your own and the like, names that are equal have to be
     pickled alike.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Baskets(cc.KeyedProcess[tuple[str, int], int]):
+        ...     counts = cc.MapState()
+        ...
+        ...     def on_record(self, item, ctx):
+        ...         self.counts[item[0]] = self.counts.get(item[0], 0) + item[1]
+        ...         yield len(self.counts)
+        >>> from crosscut.testing import ProcessHarness
+        >>> harness = ProcessHarness(Baskets(), key=lambda record: "k")
+        >>> harness.record(("tea", 1)), harness.record(("cup", 2))
+        ([1], [2])
     """
 
     kind = "map"
@@ -311,6 +353,23 @@ class AggregatingState(State, Generic[T, V]):
         initial: Makes the accumulator of a new key.
         add: `add(accumulator, value)` returns the next accumulator; it may be the same object.
         result: What `get` makes of it; the accumulator itself if None.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Mean(cc.KeyedProcess[float, float]):
+        ...     mean = cc.AggregatingState(
+        ...         initial=lambda: (0, 0.0),
+        ...         add=lambda so_far, number: (so_far[0] + 1, so_far[1] + number),
+        ...         result=lambda so_far: so_far[1] / so_far[0],
+        ...     )
+        ...
+        ...     def on_record(self, number, ctx):
+        ...         self.mean.add(number)
+        ...         yield self.mean.get()
+        >>> from crosscut.testing import ProcessHarness
+        >>> harness = ProcessHarness(Mean(), key=lambda record: "k")
+        >>> harness.record(1.0), harness.record(4.0)
+        ([1.0], [2.5])
     """
 
     kind = "aggregating"
@@ -348,6 +407,19 @@ class ReducingState(State, Generic[T]):
 
     Args:
         function: `function(value so far, value)` returns the next one. The first value is taken as it is.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> class Highest(cc.KeyedProcess[int, int]):
+        ...     highest = cc.ReducingState(max)
+        ...
+        ...     def on_record(self, bid, ctx):
+        ...         self.highest.add(bid)
+        ...         yield self.highest.get()
+        >>> from crosscut.testing import ProcessHarness
+        >>> harness = ProcessHarness(Highest(), key=lambda record: "k")
+        >>> harness.record(9), harness.record(5)
+        ([9], [9])
     """
 
     kind = "reducing"

@@ -33,6 +33,12 @@ class Windowed(Generic[KeyT, ValueT]):
         end: The window's end, which is not part of it. Of a count or global window: one more than the time
             of its latest record. Both are 0 if the records have no time.
         value: The result.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> counts = cc.Windowed("ada", 0, 60_000, 5)
+        >>> counts.key, counts.value
+        ('ada', 5)
     """
 
     key: KeyT
@@ -186,6 +192,10 @@ def sliding(size: Duration, *, every: Duration, offset: Duration = 0) -> Sliding
 
     Raises:
         FlowError: One of them is no such duration.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> window = cc.sliding("1h", every="5m")
     """
     size_ms = whole_ms(size, "sliding: size", at_least=1)
     every_ms = whole_ms(every, "sliding: every", at_least=1)
@@ -214,6 +224,10 @@ def session(gap: Duration) -> Session:
 
     Raises:
         FlowError: `gap` is none.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> window = cc.session("30m")
     """
     return Session(whole_ms(gap, "session: gap", at_least=1))
 
@@ -225,6 +239,10 @@ def count_window(n: int) -> CountWindow:
 
     Raises:
         FlowError: `n` is no int of at least 1.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> window = cc.count_window(100)
     """
     return CountWindow(_whole(n, "count_window: n"))
 
@@ -233,6 +251,10 @@ def global_window() -> GlobalWindow:
     """Return the one window that holds all records of a key. It ends with the input.
 
     Without a trigger it says nothing before that; its state stays until then.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> window = cc.global_window()
     """
     return GlobalWindow()
 
@@ -242,6 +264,10 @@ def on_count(n: int) -> OnCount:
 
     Raises:
         FlowError: `n` is no int of at least 1.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> trigger = cc.on_count(100)
     """
     return OnCount(_whole(n, "on_count: n"))
 
@@ -256,6 +282,10 @@ def early(every: Duration) -> Early:
 
     Raises:
         FlowError: `every` is none.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> trigger = cc.early("10s")
     """
     return Early(whole_ms(every, "early: every", at_least=1))
 

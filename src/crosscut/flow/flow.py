@@ -27,18 +27,17 @@ Record = TypeVar("Record")
 class Flow:
     """A dataflow: sources, operators, sinks. Nothing runs until `start`.
 
-        flow = crosscut.Flow("word-count")
-        (flow.source(crosscut.files.lines("corpus/*.txt"))
-             .flat_map(str.split)
-             .key_by(lambda word: word)
-             .count()
-             .sink(crosscut.files.jsonl("out")))
-
     Args:
         name: 1 to 64 letters, digits, `_`, `-` or inner dots.
 
     Raises:
         FlowError: The name is not usable.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> flow = cc.Flow("word-count")
+        >>> words = flow.source(cc.files.lines("corpus/*.txt")).flat_map(str.split)
+        >>> end = words.key_by(lambda word: word).count().sink(cc.files.jsonl("out"))
     """
 
     def __init__(self, name: str) -> None:
@@ -59,6 +58,10 @@ class Flow:
 
         Raises:
             FlowError: `source` is not a crosscut.Source.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> numbers = cc.Flow("numbers").source(cc.generate(lambda i: i, count=10), name="numbers")
         """
         if not isinstance(source, Source):
             label = self._draft.label("source")

@@ -55,10 +55,22 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
     `on_error="dead letters"` sends a record for which a function raises to `side_output("dead letters")`, as
     a `crosscut.DeadLetter`, and the key's state is as it was before that record. `name=` names the operator
     that a method adds, as `named` does.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> payments = cc.Flow("cards").source(cc.items([{"card": "4711", "amount": 5}]))
+        >>> by_card = payments.key_by("card")
+        >>> counts, totals = by_card.count(name="counts"), by_card.sum("amount", name="totals")
     """
 
     def count(self, *, emit: Emit = "updates", name: str | None = None) -> Stream[tuple[Key, int]]:
-        """Count the records of each key."""
+        """Count the records of each key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> words = cc.Flow("words").source(cc.items(["to", "be", "to"]))
+            >>> counts = words.key_by(lambda word: word).count()
+        """
         return self._then("count", CountSpec(_emit(self._draft, "count", emit)), name=name)
 
     @overload
@@ -94,7 +106,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[Any]:
-        """Add up `function(record)`, the field of that name, or the records themselves, for each key."""
+        """Add up `function(record)`, the field of that name, or the records themselves, for each key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> payments = cc.Flow("sums").source(cc.items([{"card": "4711", "amount": 5}]))
+            >>> totals = payments.key_by("card").sum("amount", emit="final")
+        """
         draft = self._draft
         chosen = self._chosen("sum", function)
         return self._then(
@@ -109,7 +127,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[tuple[Key, Any]]:
-        """Keep the least `function(record)`, field of that name, or record, for each key."""
+        """Keep the least `function(record)`, field of that name, or record, for each key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> bids = cc.Flow("bids").source(cc.items([("car", 90), ("car", 80)]))
+            >>> lowest = bids.key_by(lambda bid: bid[0]).min(lambda bid: bid[1])
+        """
         return self._extreme("min", min, function, emit, on_error, name=name)
 
     def max(
@@ -120,7 +144,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[tuple[Key, Any]]:
-        """Keep the greatest `function(record)`, field of that name, or record, for each key."""
+        """Keep the greatest `function(record)`, field of that name, or record, for each key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> bids = cc.Flow("bids").source(cc.items([("car", 90), ("car", 80)]))
+            >>> highest = bids.key_by(lambda bid: bid[0]).max(lambda bid: bid[1])
+        """
         return self._extreme("max", max, function, emit, on_error, name=name)
 
     def _extreme(
@@ -144,7 +174,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> Stream[tuple[Key, Any]]:
-        """Give the mean of `function(record)`, of the field of that name, or of the records, for each key."""
+        """Give the mean of `function(record)`, of the field of that name, or of the records, for each key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> bids = cc.Flow("bids").source(cc.items([("car", 90), ("car", 80)]))
+            >>> means = bids.key_by(lambda bid: bid[0]).mean(lambda bid: bid[1])
+        """
         chosen = self._chosen("mean", function)
         return self._folded("mean", mean_of(chosen), emit, on_error, name=name)
 
@@ -219,6 +255,11 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         """Combine the records of each key: `function(value so far, record)` is the next value.
 
         The first record of a key is its first value.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> words = cc.Flow("longest").source(cc.items(["so", "say", "all"]))
+            >>> longest = words.key_by(lambda word: word[0]).reduce(lambda a, b: max(a, b, key=len))
         """
         draft = self._draft
         checked = _function(draft, "reduce", "function", function, "value so far", "record")
@@ -305,6 +346,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> words = cc.Flow("letters").source(cc.items(["so", "say", "all"]))
+            >>> letters = words.key_by(lambda word: word[0]).aggregate(
+            ...     set, lambda letters, word: letters | set(word), len
+            ... )
         """
         draft = self._draft
         begin = _initial_value(draft, "aggregate", initial)
@@ -334,6 +382,19 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Returns:
             What its `on_record` returns or yields, in order; not in tuples with the key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> class Rising(cc.KeyedProcess[tuple[str, int], str]):
+            ...     last = cc.ValueState(default=0)
+            ...
+            ...     def on_record(self, price, ctx):
+            ...         if price[1] > self.last.get():
+            ...             yield f"{ctx.key} rises to {price[1]}"
+            ...         self.last.set(price[1])
+            ...
+            >>> prices = cc.Flow("prices").source(cc.items([("a", 5), ("a", 7)]))
+            >>> rising = prices.key_by(lambda price: price[0]).process(Rising())
         """
         states = states_of_process(self._draft, process, keyed=True)
         return self._then(
@@ -346,6 +407,22 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         Args:
             other: Either keyed as well: the two share the states of a key. Or broadcast: each of its records
                 goes to every task, at no key.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> class Known(cc.ConnectedProcess[str, str, str]):
+            ...     known = cc.ValueState(default=False)
+            ...
+            ...     def on_record(self, visitor, ctx):
+            ...         if self.known.get():
+            ...             yield visitor
+            ...
+            ...     def on_other(self, customer, ctx):
+            ...         self.known.set(True)
+            ...
+            >>> flow = cc.Flow("known")
+            >>> visitors, customers = flow.source(cc.items(["ada"])), flow.source(cc.items(["ada"]))
+            >>> known = visitors.key_by(str).connect(customers.key_by(str)).process(Known())
         """
         if isinstance(other, Stream) and other._how != "broadcast":
             raise _error(
@@ -366,6 +443,13 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
         """Call `function(state, record)` for each record; it returns the key's next state, and what goes on.
 
         The short form of `process`. The state is None for a new key; None as the next state deletes it.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> def change(last, price):
+            ...     return price[1], [] if last is None else [(price[0], price[1] - last)]
+            >>> prices = cc.Flow("changes").source(cc.items([("a", 5), ("a", 7)]))
+            >>> changes = prices.key_by(lambda price: price[0]).stateful(change)
         """
         checked = _function(self._draft, "stateful", "function", function, "state", "record")
         return self.process(Stateful(checked), on_error=on_error, name=name)
@@ -389,6 +473,12 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> clicks = cc.Flow("clicks").source(cc.items([{"at": 1_000, "user": "ada"}]))
+            >>> timed = clicks.assign_timestamps(lambda click: click["at"])
+            >>> each_minute = timed.key_by("user").window(cc.tumbling("1m"), allowed_lateness="10s").count()
         """
         return windowed(self._draft, self._operator, window, trigger, allowed_lateness, late)
 
@@ -417,6 +507,15 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> flow = cc.Flow("paid")
+            >>> def keyed(records):
+            ...     timed = flow.source(cc.items(records)).assign_timestamps(lambda one: one[1])
+            ...     return timed.key_by(lambda one: one[0])
+            >>> orders, payments = keyed([("o1", 1_000)]), keyed([("o1", 4_000)])
+            >>> paid = orders.interval_join(payments, 0, "1h", how="left")
         """
         return self._joined(
             "interval_join", other, interval_join_spec(self._draft, lower, upper, how, late), name=name
@@ -444,6 +543,15 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> flow = cc.Flow("together")
+            >>> def keyed(records):
+            ...     timed = flow.source(cc.items(records)).assign_timestamps(lambda one: one[1])
+            ...     return timed.key_by(lambda one: one[0])
+            >>> views, clicks = keyed([("ad", 1_000)]), keyed([("ad", 4_000)])
+            >>> together = views.window_join(clicks, cc.tumbling("1m"))
         """
         spec = window_join_spec(self._draft, window, how, allowed_lateness, late)
         return self._joined("window_join", other, spec, name=name)
@@ -471,6 +579,15 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> flow = cc.Flow("rates")
+            >>> def keyed(records):
+            ...     timed = flow.source(cc.items(records)).assign_timestamps(lambda one: one[1])
+            ...     return timed.key_by(lambda one: one[0])
+            >>> orders, rates = keyed([("USD", 4_000, 5.0)]), keyed([("USD", 1_000, 1.08)])
+            >>> priced = orders.latest_join(rates)
         """
         return self._joined("latest_join", other, latest_join_spec(self._draft, how, late), name=name)
 
@@ -491,6 +608,11 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: `within` is no duration, or of less than 1 ms.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> events = cc.Flow("once").source(cc.items([{"id": 1}, {"id": 1}]))
+            >>> once = events.key_by("id").deduplicate(within="1h")
         """
         within_ms = None if within is None else _milliseconds(self._draft, "deduplicate", "within", within)
         if within_ms is not None and within_ms < 1:
@@ -515,6 +637,11 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> bids = cc.Flow("best").source(cc.items([("car", 90), ("car", 80)]))
+            >>> best = bids.key_by(lambda bid: bid[0]).top_n(3, by=lambda bid: bid[1])
         """
         if type(n) is not int or n < 1:
             raise _error(self._draft, "top_n", f"n={_shown(n)}: expected an int of at least 1")

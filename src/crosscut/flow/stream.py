@@ -68,6 +68,11 @@ class Stream(SideOutputs, Generic[Record]):
     them, so functions must not change a record; return a new one.
 
     `name=` names the operator that a method adds, as `named` does.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> lines = cc.Flow("long-words").source(cc.items(["to be or not"]))
+        >>> long_words = lines.flat_map(str.split).filter(lambda word: len(word) > 2, name="long")
     """
 
     def __init__(
@@ -94,6 +99,11 @@ class Stream(SideOutputs, Generic[Record]):
         Args:
             on_error: "dead letters": a record for which `function` raises goes to
                 `side_output("dead letters")`, as a `crosscut.DeadLetter`, and does not fail the job.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> orders = cc.Flow("totals").source(cc.items([{"price": 5, "count": 2}]))
+            >>> totals = orders.map(lambda order: order["price"] * order["count"], name="totals")
         """
         checked = _of_one(self._draft, "map", function)
         return self._then("map", MapSpec(checked, _on_error(self._draft, "map", on_error)), name=name)
@@ -105,6 +115,11 @@ class Stream(SideOutputs, Generic[Record]):
 
         Args:
             on_error: See `map`.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> numbers = cc.Flow("evens").source(cc.generate(lambda i: i, count=10))
+            >>> evens = numbers.filter(lambda n: n % 2 == 0)
         """
         checked = _of_one(self._draft, "filter", function)
         return self._then(
@@ -124,6 +139,11 @@ class Stream(SideOutputs, Generic[Record]):
 
         Args:
             on_error: See `map`. What it has yielded for such a record does not go on.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> lines = cc.Flow("words").source(cc.items(["to be or", "not to be"]))
+            >>> words = lines.flat_map(str.split)
         """
         checked = _of_one(self._draft, "flat_map", function, may_yield=True)
         return self._then(
@@ -161,6 +181,17 @@ class Stream(SideOutputs, Generic[Record]):
 
         Returns:
             What its `on_record` returns or yields, in order.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> class Numbered(cc.StreamProcess[str, tuple[int, str]]):
+            ...     lines = cc.SplitState()
+            ...
+            ...     def on_record(self, line, ctx):
+            ...         self.lines.append(line)
+            ...         yield len(self.lines), line
+            ...
+            >>> numbered = cc.Flow("numbered").source(cc.items(["a", "b"])).process(Numbered())
         """
         states = states_of_process(self._draft, process, keyed=False)
         return self._then("process", StreamProcessSpec(process, states), name=name)
@@ -169,6 +200,22 @@ class Stream(SideOutputs, Generic[Record]):
         """Let one process read this stream and another: `.connect(other).process(process)`.
 
         Each task gets the records that are dealt to it. If `other` is broadcast every task gets all of it.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> class Limited(cc.ConnectedProcess[int, int, int]):
+            ...     limits = cc.BroadcastState()
+            ...
+            ...     def on_record(self, amount, ctx):
+            ...         if amount <= self.limits.get("most", 100):
+            ...             yield amount
+            ...
+            ...     def on_other(self, limit, ctx):
+            ...         self.limits["most"] = limit
+            ...
+            >>> flow = cc.Flow("limits")
+            >>> amounts, limits = flow.source(cc.items([50, 500])), flow.source(cc.items([200]))
+            >>> within = amounts.connect(limits.broadcast()).process(Limited())
         """
         from crosscut.flow.keyed_stream import KeyedStream
 
@@ -208,6 +255,13 @@ class Stream(SideOutputs, Generic[Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> async def priced(order):
+            ...     return {**order, "price": 5}  # await a request here
+            >>> orders = cc.Flow("prices").source(cc.items([{"id": 1}]))
+            >>> prices = orders.map_async(priced, capacity=200, timeout="2s", retries=3, ordered=False)
         """
         kind = "map_async"
         spec = async_map_spec(
@@ -281,6 +335,10 @@ class Stream(SideOutputs, Generic[Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> calls = cc.Flow("calls").source(cc.items([1, 2, 3])).rate_limit(100, per="1m")
         """
         kind = "rate_limit"
         if type(records) is not int or records < 1:
@@ -300,6 +358,10 @@ class Stream(SideOutputs, Generic[Record]):
 
         Args:
             on_error: See `map`; read by `side_output("dead letters")` of what this returns.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> end = cc.Flow("shown").source(cc.items([1, 2, 3])).for_each(print)
         """
         checked = _of_one(self._draft, "for_each", function)
         spec = ForEachSpec(checked, _on_error(self._draft, "for_each", on_error))
@@ -347,6 +409,10 @@ class Stream(SideOutputs, Generic[Record]):
 
         Args:
             on_error: See `map`. Such a record is not passed on.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> stream = cc.Flow("looked-at").source(cc.items([1, 2, 3])).inspect(print)
         """
         checked = _of_one(self._draft, "inspect", function)
         return self._then(
@@ -385,6 +451,11 @@ class Stream(SideOutputs, Generic[Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> clicks = cc.Flow("clicks").source(cc.items([{"at": 1_000, "page": "/"}]))
+            >>> timed = clicks.assign_timestamps(lambda click: click["at"], out_of_orderness="5s")
         """
         kind = "assign_timestamps"
         if not isinstance(align_group, str) or (align_group and align_within is None):
@@ -433,6 +504,11 @@ class Stream(SideOutputs, Generic[Record]):
             function: Of a record; or the name of a field: `key_by("card")` takes `record["card"]` of a
                 mapping and `record.card` of everything else.
             on_error: See `map`. Something that can't be a key is an error, too.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> payments = cc.Flow("cards").source(cc.items([{"card": "4711", "amount": 5}]))
+            >>> totals = payments.key_by("card").sum("amount")
         """
         from crosscut.flow.keyed_stream import KeyedStream
 
@@ -441,7 +517,13 @@ class Stream(SideOutputs, Generic[Record]):
         return KeyedStream(self._draft, self._add("key_by", spec, name=name))
 
     def union(self, *streams: Stream[Other], name: str | None = None) -> Stream[Record | Other]:
-        """Merge with other streams of the same flow; records of one stream keep their order."""
+        """Merge with other streams of the same flow; records of one stream keep their order.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> flow = cc.Flow("both")
+            >>> numbers = flow.source(cc.items([1, 2])).union(flow.source(cc.items([3])), name="numbers")
+        """
         for stream in streams:
             if not isinstance(stream, Stream):
                 hint = "; end the keyed stream with count, sum, ..." if isinstance(stream, Tail) else ""
@@ -504,11 +586,21 @@ class Stream(SideOutputs, Generic[Record]):
         return out
 
     def rebalance(self) -> Stream[Record]:
-        """Deal the records out evenly over the tasks of the next operator."""
+        """Deal the records out evenly over the tasks of the next operator.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> stream = cc.Flow("even").source(cc.items(range(9))).rebalance().map(str)
+        """
         return self._distributed("rebalance")
 
     def broadcast(self) -> Stream[Record]:
-        """Give every record to every task of the next operator."""
+        """Give every record to every task of the next operator.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> rules = cc.Flow("rules").source(cc.items(["a", "b"])).broadcast()
+        """
         return self._distributed("broadcast")
 
     def sink(
@@ -524,6 +616,11 @@ class Stream(SideOutputs, Generic[Record]):
 
         Raises:
             FlowError: `sink` or `dead_letters` is no sink, or the two can't be committed together.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> lines = cc.Flow("copied").source(cc.files.lines("in/*.txt"))
+            >>> end = lines.sink(cc.files.text("out"), name="copies")
         """
         if not isinstance(sink, Sink):
             raise _error(self._draft, "sink", f"expected a crosscut.Sink, found {_shown(sink)}")

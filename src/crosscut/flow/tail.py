@@ -52,6 +52,10 @@ class Tail(Advised):
 
         Raises:
             FlowError: `uid` is not usable or taken.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> words = cc.Flow("words").source(cc.items(["to", "be"])).named("words")
         """
         self._draft.rename(self._operator, uid)
         return self
@@ -73,6 +77,11 @@ class SideOutputs(Tail):
 
         Raises:
             FlowError: It says nothing under that name.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> parsed = cc.Flow("parsed").source(cc.items(["1", "x"])).map(int, on_error="dead letters")
+            >>> bad = parsed.side_output("dead letters").map(lambda letter: letter.record)
         """
         from crosscut.flow.stream import Stream
 

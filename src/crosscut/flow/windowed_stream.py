@@ -61,6 +61,13 @@ class WindowedStream(Advised, Generic[Key, Record]):
 
     Every method returns a stream of `crosscut.Windowed`. A result has the time of the last millisecond
     of its window, so windows over windows are right. `name=` names the operator, as `named` does.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> clicks = cc.Flow("clicks").source(cc.items([{"at": 1_000, "user": "ada", "ms": 5}]))
+        >>> timed = clicks.assign_timestamps(lambda click: click["at"])
+        >>> windows = timed.key_by("user").window(cc.tumbling("1m"))
+        >>> counts, slowest = windows.count(name="counts"), windows.max("ms", name="slowest")
     """
 
     def __init__(self, draft: Draft, keyed: DraftOperator, spec: WindowSpec) -> None:
@@ -214,6 +221,13 @@ class WindowedStream(Advised, Generic[Key, Record]):
 
         Raises:
             FlowError: An argument is not as described.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> numbers = cc.Flow("spans").source(cc.items([("a", 5), ("a", 9)])).key_by(lambda one: one[0])
+            >>> pairs = numbers.window(cc.count_window(2)).aggregate(
+            ...     tuple, lambda so_far, one: (*so_far, one[1]), max
+            ... )
         """
         if merge is None and isinstance(self._spec.window, Session):
             raise self._error(
@@ -243,6 +257,15 @@ class WindowedStream(Advised, Generic[Key, Record]):
             function: Gets a `crosscut.Windowed` whose value is the list of the records, in the order of
                 `collect_list`. Each value that it returns or yields goes on as a `crosscut.Windowed` of that
                 window; it may return None for nothing.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> def spans(windowed):
+            ...     times = [at for _, at in windowed.value]
+            ...     yield max(times) - min(times)
+            >>> clicks = cc.Flow("spans").source(cc.items([("ada", 1_000), ("ada", 4_000)]))
+            >>> timed = clicks.assign_timestamps(lambda click: click[1]).key_by(lambda click: click[0])
+            >>> visits = timed.window(cc.session("30m")).process(spans)
         """
         return self._then(
             ProcessFold(self._function("function", function, "windowed", may_yield=True)), name=name
