@@ -27,6 +27,9 @@ RELEASED_AFTER_S = 60.0
 """A process releases a table that no task has used for so long, since Spark gives it to other jobs later.
 Longer than the pause between two micro-batches."""
 
+_ROWS_AT_ONCE = 20_000
+"""Arrow keeps the interpreter lock while it makes Python objects: for so many rows at most, records wait."""
+
 _log = logging.getLogger("crosscut.lookup")
 
 
@@ -346,8 +349,10 @@ def _rows_of(table: Any, limits: _Limits) -> _Rows:
         )
     arrow = required("pyarrow", "parquet").table(table)
     limits.check(arrow.num_rows)
-    columns = [column.to_pylist() for column in arrow.columns]
-    return _by_key(tuple(arrow.column_names), list(zip(*columns, strict=True)), limits.key)
+    rows: list[tuple[Any, ...]] = []
+    for batch in arrow.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return _by_key(tuple(arrow.column_names), rows, limits.key)
 
 
 def _by_key(names: tuple[str, ...], rows: list[tuple[Any, ...]], key: tuple[str, ...]) -> _Rows:
