@@ -272,17 +272,21 @@ class Table:
 
     def delete(self, key: Any) -> None:
         """Take the value of `key` away, if it has one."""
-        if self.has(key):
-            if self._has_unusual or type(key) not in PLAIN:
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            value = self._below(key)
+            if value is not _ABSENT and (self._has_unusual or type(key) not in PLAIN):
                 # The newest layer notes the deletion under this key: a new row must not take it for its own.
                 self._is_unusual(key)
-            self.values.growth -= 1
-            self.values.has_deleted = True
-            self.values[key] = DELETED
-            self._present = _ABSENT
-            self._row_went(key)
-            if self._recorded is not None:
-                self._recorded[key] = None
+        if value is _ABSENT or value is DELETED:
+            return
+        self.values.growth -= 1
+        self.values.has_deleted = True
+        self.values[key] = DELETED
+        self._present = _ABSENT
+        self._row_went(key)
+        if self._recorded is not None:
+            self._recorded[key] = None
 
     def has(self, key: Any) -> bool:
         """Tell whether `key` has a value."""
