@@ -300,3 +300,12 @@ def test_a_call_that_returns_late_changes_nothing(
     assert log.append(LogIndex(1, 2), group(1, 2)) == EntryAppended(LogIndex(1, 2))
     assert log.append(LogIndex(1, 4), group(1, 4)) == EntryAppended(LogIndex(1, 4))
     assert len(ObjectUnitLog(files, UNIT).read_tail().entries) == 5
+
+
+def test_a_call_that_begins_late_finds_its_place_taken(files: MemoryFiles) -> None:
+    """It was given up before its thread came to it. Another call has put the entry."""
+    holder = filled(files)
+    before = dict(files.content)
+    assert holder.store.append(LogIndex(1, 2), group(1, 2)) == EntryTaken(LogIndex(1, 2))
+    assert files.content == before
+    assert isinstance(holder.append(4), EntryLogged)

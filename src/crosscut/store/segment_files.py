@@ -108,18 +108,14 @@ class FileUnitLog(UnitLogStore):
         self._descriptor = self._opened_directory(root)
 
     def close(self) -> None:
-        """Close the files. The log is not used after that."""
         if self._writing is not None:
             os.close(self._writing.descriptor)
             self._writing = None
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def seal(self) -> SegmentSealed:
-        """Put the seal of the newest segment, durably, if it has none.
-
-        Raises:
-            StoreError: The log could not be used, or is damaged.
-        """
         newest = self._newest_segment()
         if newest < self._first_segment:
             return SegmentSealed(0)

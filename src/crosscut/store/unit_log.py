@@ -17,12 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
 
-from crosscut.errors import AuthenticityError, StoreError, invariant
+from crosscut.errors import AuthenticityError, InternalError, StoreError, invariant
 from crosscut.foundation.ids import LogIndex
 from crosscut.protocol.events import EntryAppended, EntryRefused, EntryTaken, EntryUncertain
 from crosscut.protocol.log.segments import following, head_after
 from crosscut.protocol.unit_log.entries import GroupCommitted, UnitEntry, UnitSegmentClosed, UnitSegmentOpened
-from crosscut.protocol.unit_log.events import SealFound, UnitEntryRead, UnitTailRead
+from crosscut.protocol.unit_log.events import SealFound, SegmentSealed, UnitEntryRead, UnitTailRead
 from crosscut.store.files import Files, Put, UncertainError, delete_all, failed
 from crosscut.store.log_key import UnitLogKey
 from crosscut.store.numbering import Gap, newest_number
@@ -63,6 +63,18 @@ class UnitLogStore(ABC):
         self._newest_before: tuple[LogIndex, bytes] | None = None
 
     # What the logs have in common.
+
+    def close(self) -> None:
+        """Let go of what is open. The log is not used after that, and no call of it is under way."""
+        return
+
+    def seal(self) -> SegmentSealed:
+        """Put the seal of the newest segment, durably, if it has none.
+
+        Raises:
+            StoreError: The log could not be used, or is damaged.
+        """
+        raise InternalError(f"the log of {self._unit} has no segment files to seal")
 
     def read_tail(self) -> UnitTailRead:
         """Return the entries after the newest snapshot in the log, or all, in order. All of them are durable.
@@ -231,6 +243,10 @@ class UnitLogStore(ABC):
     def _put(self, index: LogIndex, entry: UnitEntry) -> AppendAnswer:
         """Put an entry that has a file of its own."""
         path = self._path(index)
+        with self._lock:
+            if self._newest is not None and index <= self._newest[0]:
+                # A call that was given up begins only now: the log has gone on.
+                return EntryTaken(index)
         data, digest = encode_entry(self._unit, index, entry, self._digest_before(index), self._key)
         try:
             if index.number == 0:
