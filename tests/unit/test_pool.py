@@ -660,12 +660,13 @@ LOOP, OUT = ChannelId(1, JOIN, JOIN), ChannelId(0, JOIN, TaskId(VertexId("remote
 class Connection:
     """A channel to another worker: what is sent there."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_bytes: int = 0) -> None:
         self.sent: list[Item] = []
+        self._size_bytes = size_bytes
 
     def send_item(self, item: Item) -> int:
         self.sent.append(item)
-        return 0
+        return self._size_bytes
 
 
 @scene
@@ -718,6 +719,77 @@ async def test_a_barrier_that_waits_in_one_output_has_not_left_because_another_l
         await asyncio.sleep(0)
     (snapshot,) = (one.snapshot for one in said if isinstance(one, SnapshotAcknowledged))
     assert snapshot.in_flight == 2, "what goes round, and what the barrier has overtaken"
+    await pool.close()
+
+
+class RecordByRecord(Operator):
+    """Ends the slice after each record."""
+
+    def process(self, batch: Batch) -> Batch:
+        taken = []
+        for record in self.time_budget.through(batch):
+            taken.append(record)
+            self.time_budget.stop()
+        return Batch(taken)
+
+
+@scene
+async def test_a_pool_that_settles_runs_tasks_that_are_within_a_batch_and_no_others() -> None:
+    """Also one whose output takes no more: it may wait for what is going to happen after that."""
+    pool = TaskPool(
+        epoch=Epoch(1),
+        store=HeldStore(),
+        batch_rows=100,
+        linger_ms=0,
+        alignment_timeout_ms=1,
+        sink_timeout_ms=60_000,
+        failpoints=Failpoints(None, None),
+        report=lambda message: None,
+        give_credit=lambda channel, credit: None,
+    )
+    output = build_output(
+        "broadcast", (OUT,), batch_rows=1, router=KeyRouter(1, 1), key_by_uid="", task_index=0
+    )
+    task = Task(
+        TaskPlan(
+            task_id=JOIN,
+            epoch=Epoch(1),
+            protocol=AlignedBarriers((A,), frozenset()),
+            inputs={A: InputQueue(A)},
+            back_edges=frozenset(),
+            chain=(Map("same", lambda n: n), RecordByRecord("one by one")),
+            outputs=[output],
+            batch_rows=100,
+            channel_bytes=1,
+        )
+    )
+    rounds: list[bool] = []
+    pool.add(task, None, None)
+    pool.after_round = rounds.append
+    # Its receiver gives no credit back.
+    connection = Connection(size_bytes=1)
+    pool.connect({OUT: connection})  # type: ignore[dict-item]
+    task.offer(A, Batch([1, 2, 3, 4]))
+    task.offer(A, Batch([5, 6]))
+    pool.start()
+
+    async def until_asleep() -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not pool.is_asleep:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0)
+
+    await until_asleep()
+    sent = task.output_buffers.ends[OUT].waiting
+    assert task.output_buffers.clogged and task.chain.is_halfway and not pool.is_settled
+    before = len(sent)
+    pool.settle()
+    await until_asleep()
+    assert pool.is_settled and before < len(sent) and task.input_gate.queued_rows > 0
+    assert rounds[-1] is False
+    pool.go_on()
+    await until_asleep()
+    assert pool.is_settled, "its output takes no more"
     await pool.close()
 
 

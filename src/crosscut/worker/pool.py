@@ -123,6 +123,9 @@ class TaskPool:
         self.failpoints = failpoints
         self.report = report
         self.is_over = False
+        self.is_settling = False
+        self.after_round: Callable[[bool], None] | None = None
+        """Called after each round of the scheduler, with whether a task has run; None: not called."""
         self._give_credit = give_credit
         self._loop = asyncio.get_running_loop()
         self._runners: list[TaskRunner] = []
@@ -448,6 +451,25 @@ class TaskPool:
             runner.tell(word)
         self.schedule()
 
+    # Groups of a unit.
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every task is between two batches."""
+        return not any(runner.task.chain.is_halfway for runner in self._runners)
+
+    def settle(self) -> None:
+        """Run only tasks that are within a batch, until `go_on`: no task takes input, and no timer fires."""
+        if not self.is_settling:
+            self.is_settling = True
+            self.schedule()
+
+    def go_on(self) -> None:
+        """Run all tasks again."""
+        if self.is_settling:
+            self.is_settling = False
+            self.schedule()
+
     # The scheduler.
 
     def _wake_up(self, runner: TaskRunner) -> None:
@@ -489,6 +511,8 @@ class TaskPool:
                 if not runner.is_behind or now_ns - began_ns >= _BEHIND_NS:
                     break
             self._sharing.held(began_ns, now_ns)
+        if self.after_round is not None and not self.is_over:
+            self.after_round(has_run)
         if has_run and not self.is_over:
             self._sharing.round_ended(now_ns, are_at_work=self.threads.are_at_work)
             self.schedule()
@@ -498,6 +522,9 @@ class TaskPool:
 
     def _sleep(self) -> None:
         """Nothing can run now: wake up when a waiting source is due. Sockets wake us as well."""
+        if self.is_settling:
+            # Their time may long have come.
+            return
         # A clogged task is woken by its channel: its time may long have come.
         waiting = [
             one.due_ns

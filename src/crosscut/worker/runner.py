@@ -38,6 +38,7 @@ RESTS_MAX = 8
 class RunnerHost(BackgroundHost, Protocol):
     """The pool of a worker, as the runner of a task sees it."""
 
+    is_settling: bool
     linger_ns: int
     marks_every_ns: int
     weighs_state: bool
@@ -115,6 +116,9 @@ class TaskRunner:
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
         task = self.task
+        if self._pool.is_settling:
+            # Also if its outputs take no more: the rest of one batch is bounded, and they may wait for this.
+            return task.chain.is_halfway
         if task.output_buffers.clogged and not task.snapshots.are_awaited:
             return False
         return 0 < self.alarm_ns <= now_ns or (self.due_ns <= now_ns and task.has_work)
