@@ -14,7 +14,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.connectors.kafka import topics
-from crosscut.connectors.kafka.client import TopicNotFound, partitions_of
+from crosscut.connectors.kafka.client import TopicNotFound, bounds_of, partitions_of
 from crosscut.connectors.kafka.source import KafkaSource
 from crosscut.connectors.kafka.topics import Topics
 from crosscut.errors import ConnectorError
@@ -434,3 +434,26 @@ def test_a_broker_that_is_down_at_the_start_is_named(
     at = f"127.0.0.1:{free_port()}"
     with pytest.raises(ConnectorError, match=f"no Kafka broker at {at} has answered .*is it running"):
         ask(at)
+
+
+class Electing:
+    """A broker that does not lead its partition yet."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def get_watermark_offsets(self, at: object, timeout: float) -> tuple[int, int]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return 3, 7
+
+
+def test_a_partition_without_a_leader_is_waited_for_and_a_refusal_is_not() -> None:
+    ck = pytest.importorskip("confluent_kafka")
+    no_leader, not_leader, refused = (
+        ck.KafkaException(ck.KafkaError(getattr(ck.KafkaError, code)))
+        for code in ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "TOPIC_AUTHORIZATION_FAILED")
+    )
+    assert bounds_of(Electing(no_leader, not_leader), object()) == (3, 7)
+    with pytest.raises(ck.KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        bounds_of(Electing(refused), object())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from crosscut.errors import ConnectorError
 
 TIMEOUT_S = 15.0
 """For an answer of the brokers to one question, before it counts as a failure."""
+
+LEADER_POLL_S = 0.1
 
 PARTITIONER = "murmur2_random"
 """As Java's producers: a key goes to the partition where theirs is."""
@@ -147,6 +150,28 @@ def partitions_of(client: Any, servers: str, topic: str, heard: object = None) -
             topic=topic,
         )
     return sorted(found.partitions)
+
+
+def bounds_of(consumer: Any, at: Any) -> tuple[int, int]:
+    """Return the first offset of a partition, and the one after its last message.
+
+    A topic that was just created, or whose broker has just started or was lost, has no leader for a moment,
+    which is waited for.
+
+    Raises:
+        KafkaException: The cluster does not answer, or refuses.
+    """
+    codes = library().KafkaError
+    passing = (codes.NOT_LEADER_FOR_PARTITION, codes.LEADER_NOT_AVAILABLE)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
+            return low, high
+        except library().KafkaException as error:
+            if error.args[0].code() not in passing or time.monotonic() > deadline_s:
+                raise
+        time.sleep(LEADER_POLL_S)
 
 
 def refused(message: str, error: Any, **ids: object) -> ConnectorError:

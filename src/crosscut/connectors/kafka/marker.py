@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.kafka.client import TIMEOUT_S, configuration, library, partitions_of, refused
+from crosscut.connectors.kafka.client import (
+    TIMEOUT_S,
+    bounds_of,
+    configuration,
+    library,
+    partitions_of,
+    refused,
+)
 from crosscut.connectors.kafka.limits import policies, topic_settings
 from crosscut.contracts.connectors import CommitPermit, SinkContext
 from crosscut.errors import ConnectorError, HistoryError
@@ -31,7 +38,6 @@ _log = logging.getLogger("crosscut.kafka")
 READ_TIMEOUT_S = 90.0
 """For reading the markers: longer than a transaction of another task may hold them back."""
 
-LEADER_POLL_S = 0.1
 PARTITIONS = 16
 _SETTINGS = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -188,19 +194,8 @@ class Markers:
         client = library().Consumer(
             configuration(self._servers, self._options, isolation_level="read_uncommitted", **ours)
         )
-        kafka = library()
-        # A topic that was just created, or lost a broker, has no leader for a moment.
-        passing = (kafka.KafkaError.NOT_LEADER_FOR_PARTITION, kafka.KafkaError.LEADER_NOT_AVAILABLE)
-        deadline_s = time.monotonic() + TIMEOUT_S
         try:
-            while True:
-                try:
-                    low, high = client.get_watermark_offsets(assigned, timeout=TIMEOUT_S)
-                    return low, high
-                except kafka.KafkaException as error:
-                    if error.args[0].code() not in passing or time.monotonic() > deadline_s:
-                        raise
-                time.sleep(LEADER_POLL_S)
+            return bounds_of(client, assigned)
         finally:
             client.close()
 

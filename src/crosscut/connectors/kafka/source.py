@@ -15,6 +15,7 @@ from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.kafka.client import (
     TIMEOUT_S,
     TopicNotFound,
+    bounds_of,
     checked_options,
     checked_servers,
     configuration,
@@ -397,7 +398,7 @@ class KafkaSource(DynamicSource):
 
     def _split(self, consumer: Any, topic: str, partition: int, identity: str, start: Start) -> Split:
         at = library().TopicPartition(topic, partition)
-        low, high = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
+        low, high = bounds_of(consumer, at)
         match start:
             case "latest":
                 first = high
