@@ -127,6 +127,7 @@ def _interrupted_once() -> Iterator[None]:
     try:
         yield
     finally:
+        # After the first signal they stay ignored: the caller stops the broker.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             for number, handler in before.items():
                 signal.signal(number, handler)
