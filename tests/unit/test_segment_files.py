@@ -6,18 +6,19 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.proof.unit_log.stored import UNIT, group, head
+from tests.proof.unit_log.stored import UNIT, group, head, incarnation
 from tests.proof.unit_log.stores import Holder, claimed, groups_of
 
 from crosscut.errors import AuthenticityError, SettingsError, StoreError
 from crosscut.foundation.ids import Epoch, LogIndex
 from crosscut.protocol.events import EntryAppended, EntryRefused, EntryUncertain
 from crosscut.protocol.unit_log.appending import EntryLogged, LogLost
-from crosscut.protocol.unit_log.events import SealFound, SegmentSealed
+from crosscut.protocol.unit_log.events import NewestHeadRead, SealFound, SegmentSealed
 from crosscut.store import mounts
 from crosscut.store.log_key import LogKey
 from crosscut.store.segment_files import FileUnitLog
@@ -219,14 +220,15 @@ def test_any_other_error_of_a_write_is_final(opened: Opened, monkeypatch: pytest
 
 
 def test_a_log_without_a_segment_has_nothing_to_seal(opened: Opened, directory: Path) -> None:
-    assert opened().seal() == SegmentSealed(0)
+    assert opened().newest_head() == NewestHeadRead(0, None)
     assert os.listdir(directory) == []
 
 
-def test_the_newest_segment_is_sealed_once(opened: Opened, directory: Path) -> None:
+def test_a_segment_is_sealed_once(opened: Opened, directory: Path) -> None:
     with_groups(opened, 1)
     for _ in range(2):
-        assert opened().seal() == SegmentSealed(1)
+        assert opened().newest_head() == NewestHeadRead(1, incarnation(1))
+        assert opened().seal(1) == SegmentSealed(1)
     assert (directory / f"{FIRST}.sealed").read_bytes() == b""
 
 
@@ -246,7 +248,7 @@ def test_a_seal_that_is_there_when_the_group_is_durable_is_found(opened: Opened,
     seals.append(lambda: None)
     claimed(log, 1)
     claimant = opened()
-    seals.append(claimant.seal)
+    seals.append(partial(claimant.seal, 1))
     if when == "before the write":
         seals.pop()()
     assert log.append(LogIndex(1, 1), group(1, 1)) == SealFound(LogIndex(1, 1))
@@ -259,7 +261,7 @@ def test_a_group_that_was_reported_before_the_seal_is_read(opened: Opened) -> No
     claimed(log, 1)
     assert log.append(LogIndex(1, 1), group(1, 1)) == EntryAppended(LogIndex(1, 1))
     claimant = opened()
-    claimant.seal()
+    claimant.seal(1)
     assert [one for _, one in groups_of(claimant.read_tail().entries)] == [group(1, 1)]
 
 

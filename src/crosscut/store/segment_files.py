@@ -115,18 +115,15 @@ class FileUnitLog(UnitLogStore):
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def seal(self) -> SegmentSealed:
-        newest = self._newest_segment()
-        if newest < self._first_segment:
-            return SegmentSealed(0)
-        path = f"{self._directory}/{_sealed(newest)}"
+    def seal(self, segment: int) -> SegmentSealed:
+        path = f"{self._directory}/{_sealed(segment)}"
         try:
             self._put_file(path, b"")
         except OSError as error:
             raise failed("can't seal with", self._files, path, error) from error
         # Also if it existed: its maker may have died before it was durable.
         self._settle_directory(self._directory)
-        return SegmentSealed(newest)
+        return SegmentSealed(segment)
 
     def append(self, index: LogIndex, entry: UnitEntry) -> AppendAnswer:
         if isinstance(entry, GroupCommitted):

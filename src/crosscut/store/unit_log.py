@@ -22,7 +22,13 @@ from crosscut.foundation.ids import LogIndex
 from crosscut.protocol.events import EntryAppended, EntryRefused, EntryTaken, EntryUncertain
 from crosscut.protocol.log.segments import following, head_after
 from crosscut.protocol.unit_log.entries import GroupCommitted, UnitEntry, UnitSegmentClosed, UnitSegmentOpened
-from crosscut.protocol.unit_log.events import SealFound, SegmentSealed, UnitEntryRead, UnitTailRead
+from crosscut.protocol.unit_log.events import (
+    NewestHeadRead,
+    SealFound,
+    SegmentSealed,
+    UnitEntryRead,
+    UnitTailRead,
+)
 from crosscut.store.files import Files, Put, UncertainError, delete_all, failed
 from crosscut.store.log_key import UnitLogKey
 from crosscut.store.numbering import Gap, newest_number
@@ -68,13 +74,26 @@ class UnitLogStore(ABC):
         """Let go of what is open. The log is not used after that, and no call of it is under way."""
         return
 
-    def seal(self) -> SegmentSealed:
-        """Put the seal of the newest segment, durably, if it has none.
+    def newest_head(self) -> NewestHeadRead:
+        """Return whose the newest segment is.
 
         Raises:
             StoreError: The log could not be used, or is damaged.
         """
-        raise InternalError(f"the log of {self._unit} has no segment files to seal")
+        newest = self._newest_segment()
+        if newest < self._first_segment:
+            return NewestHeadRead(0, None)
+        _, head = self._head(newest)
+        return NewestHeadRead(newest, head.incarnation)
+
+    def seal(self, segment: int) -> SegmentSealed:
+        """Put the seal of `segment`, durably, if it has none.
+
+        Raises:
+            InternalError: The log has no segment files.
+            StoreError: The log could not be used.
+        """
+        raise InternalError(f"the log of {self._unit} has no segment file {segment} to seal")
 
     def read_tail(self) -> UnitTailRead:
         """Return the entries after the newest snapshot in the log, or all, in order. All of them are durable.

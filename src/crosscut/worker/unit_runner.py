@@ -52,6 +52,7 @@ from crosscut.protocol.unit_log.effects import (
     DeleteGroups,
     EndUnit,
     FreezeUnit,
+    ReadNewestHead,
     ReadUnitEntry,
     ReadUnitTail,
     RestoreUnit,
@@ -63,6 +64,7 @@ from crosscut.protocol.unit_log.entries import UnitEntry
 from crosscut.protocol.unit_log.events import (
     GroupEnded,
     LogAnswer,
+    NewestHeadRead,
     SegmentSealed,
     UnitCommitFailed,
     UnitEntryRead,
@@ -80,7 +82,9 @@ _OfTasks = ChannelEffect | AcknowledgeSources | AuthoriseCommit | FreezeUnit | S
 class Log(Protocol):
     """The log of a unit; see `crosscut.store.unit_log.UnitLogStore`. All of it blocks."""
 
-    def seal(self) -> SegmentSealed: ...
+    def newest_head(self) -> NewestHeadRead: ...
+
+    def seal(self, segment: int) -> SegmentSealed: ...
 
     def read_tail(self) -> UnitTailRead: ...
 
@@ -284,8 +288,10 @@ class UnitRunner:
 
     def _perform_one(self, effect: UnitEffect, event: UnitEvent | None) -> None:
         match effect:
-            case SealSegment():
-                self._ask(self._log.seal)
+            case ReadNewestHead():
+                self._ask(self._log.newest_head)
+            case SealSegment(segment):
+                self._ask(partial(self._log.seal, segment))
             case ReadUnitTail():
                 self._ask(self._log.read_tail)
             case AppendUnitEntry(index, entry):

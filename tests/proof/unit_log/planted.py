@@ -89,12 +89,11 @@ _DUPLICATES = (
     Edit(NumberedReceiver, "_arrived", "skip = skipped(first, last, self.arrived)", "skip = 0"),
 )
 _READS_FIRST = (
-    Edit(UnitLog, "start", "SealSegment() if self._has_files else ReadUnitTail()", "ReadUnitTail()"),
     Edit(
         UnitLog,
-        "start",
-        "LogPhase.SEALING if self._has_files else LogPhase.READING",
-        "LogPhase.READING; self._sealed = None",
+        "_looked",
+        "self.phase = LogPhase.SEALING\n        return [SealSegment(segment)], None",
+        "self.phase, self._sealed = LogPhase.READING, None\n        return [ReadUnitTail()], None",
     ),
     Edit(
         UnitLog,
@@ -102,7 +101,7 @@ _READS_FIRST = (
         "if self._has_files and entries and self._sealed != last.segment:",
         "if self._has_files and self._sealed is None:\n"
         "        self._early, self.phase = tail, LogPhase.SEALING\n"
-        "        return [SealSegment()], None\n"
+        "        return [SealSegment(last.segment)], None\n"
         "    if False:",
     ),
     Edit(UnitLog, "handle", "return [ReadUnitTail()], None", "return self._read(self._early)"),
@@ -372,6 +371,14 @@ BUGS: dict[str, PlantedBug] = {
         "U1|U6",
         _READS_FIRST,
         habits=Habits(PAIR, has_files=True, slow="SealSegment"),
+    ),
+    "a segment is sealed whosever it is": PlantedBug(
+        "U10",
+        (Edit(UnitLog, "_looked", "if owner is not None and owner > self._incarnation:", "if False:"),),
+        habits=Habits(has_files=True),
+    ),
+    "the newest segment is sealed, whichever was looked at": PlantedBug(
+        "U10", make=partial(UnitWorld, seals_newest=True), habits=Habits(has_files=True, slow="SealSegment")
     ),
     "the owner does not look for the seal": PlantedBug(
         "U1|U6", make=partial(UnitWorld, looks_for_seal=False)

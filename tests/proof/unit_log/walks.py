@@ -30,7 +30,7 @@ WEIGHTS = {
 
 SLOW = (
     "nothing", "AppendUnitEntry", "AuthoriseCommit", "StoreUnitSnapshot", "DeleteGroups", "ReadUnitTail",
-    "SealLooked", "SealSegment", "head",
+    "SealLooked", "SealSegment", "ReadNewestHead", "head",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ U6  only one incarnation owns a log: no group of another counts
 U7  what is kept in memory has a bound
 U8  once faults end, everything is processed, and nothing is kept or owed for ever
 U9  the ends of all logs are a consistent cut, at any moment
+U10 an older incarnation fences no newer one
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class SealLooked:
 
 
 Asked = (
-    do.SealSegment | do.ReadUnitTail | do.AppendUnitEntry | do.ReadUnitEntry | do.AuthoriseCommit
-    | do.DeleteGroups | do.StoreUnitSnapshot | SealLooked
+    do.ReadNewestHead | do.SealSegment | do.ReadUnitTail | do.AppendUnitEntry | do.ReadUnitEntry
+    | do.AuthoriseCommit | do.DeleteGroups | do.StoreUnitSnapshot | SealLooked
 )  # fmt: skip
 
 
@@ -211,6 +212,7 @@ class UnitWorld:
         has_files: Logs are segment files rather than objects.
         remembers_commits: The sink has a marker.
         looks_for_seal: The performer does, after an append.
+        seals_newest: It seals the segment that is the newest by then, rather than the one it was told.
     """
 
     def __init__(
@@ -222,12 +224,14 @@ class UnitWorld:
         host: type[Host] = Host,
         remembers_commits: bool = True,
         looks_for_seal: bool = True,
+        seals_newest: bool = False,
     ) -> None:
         self._graph = graph
         self._host = host
         self._has_files = has_files
         self._remembers_commits = remembers_commits
         self._looks_for_seal = looks_for_seal
+        self._seals_newest = seals_newest
         self._left = dict(faults._asdict())
         self.logs: dict[str, dict[LogIndex, UnitEntry]] = {one.name: {} for one in graph.sites}
         self.units: dict[Process, Unit] = {}
@@ -523,7 +527,11 @@ class UnitWorld:
                     host.timers.add(timer)
                 case CancelTimer(timer):
                     host.timers.discard(timer)
-                case do.EndUnit():
+                case do.EndUnit(reason, is_fenced):
+                    ensure(
+                        not is_fenced or number < self._newest[name],
+                        f"U10: {process} is fenced, and none is newer: {reason}",
+                    )
                     self._end(process)
                 case do.RestoreUnit():
                     self._restore(process, effect)
@@ -614,10 +622,14 @@ class UnitWorld:
                 self._tell(process, event)
 
         match asked:
-            case do.SealSegment():
+            case do.ReadNewestHead():
                 newest = max([one.segment for one in log], default=0)
-                self._seals.add((name, newest))
-                answer(on.SegmentSealed(newest))
+                owner = log[LogIndex(newest, 0)].incarnation if newest else None
+                answer(on.NewestHeadRead(newest, owner))
+            case do.SealSegment(segment):
+                newest = max([one.segment for one in log], default=0)
+                self._seals.add((name, newest if self._seals_newest else segment))
+                answer(on.SegmentSealed(segment))
             case do.ReadUnitTail():
                 answer(self._tail(name))
             case do.AppendUnitEntry(index, GroupCommitted() as group) if self._has_files:

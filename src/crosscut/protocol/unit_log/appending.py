@@ -15,8 +15,10 @@ There are two kinds of log. *Objects* are put if absent: the claimant closes the
 where its owner would append next. A group can't be put at the end of a *segment file* if absent, so there
 the claimant seals the newest segment, *then* reads it, then claims the next head, which says how far it has
 read (the cut). The owner looks for the seal after each append, before anything leaves: if there is none,
-its bytes were there before the seal, so they were read. An error of the file system ends the incarnation:
-after a failed fsync it is unknown what is on the disk.
+its bytes were there before the seal, so they were read. A seal ends the owner, whoever put it. So the
+claimant looks first whose the segment is, and seals that one segment alone: an older incarnation ends no
+newer one. An error of the file system ends the incarnation: after a failed fsync it is unknown what is on
+the disk.
 
 Nothing is deleted in a segment that is open, and heads and what closed a segment are never deleted. Else a
 claimant that has slept would find the index it wants free again.
@@ -45,6 +47,7 @@ from crosscut.protocol.log.pending_append import RETRY_APPEND_MS, Fate, PendingA
 from crosscut.protocol.log.segments import following, head_after
 from crosscut.protocol.unit_log.effects import (
     AppendUnitEntry,
+    ReadNewestHead,
     ReadUnitEntry,
     ReadUnitTail,
     SealSegment,
@@ -60,6 +63,7 @@ from crosscut.protocol.unit_log.entries import (
 )
 from crosscut.protocol.unit_log.events import (
     LogAnswer,
+    NewestHeadRead,
     SealFound,
     SegmentSealed,
     UnitEntryRead,
@@ -80,8 +84,11 @@ LogKind = Literal["objects", "segment files"]
 class LogPhase(Enum):
     """How far an incarnation has come with its log."""
 
+    LOOKING = auto()
+    """The head of the newest segment file is being read."""
+
     SEALING = auto()
-    """The newest segment file is being sealed."""
+    """That segment file is being sealed."""
 
     READING = auto()
     """The log is being read."""
@@ -97,9 +104,10 @@ class LogPhase(Enum):
 
 
 TRANSITIONS: dict[LogPhase, frozenset[LogPhase]] = {
+    LogPhase.LOOKING: frozenset({LogPhase.SEALING, LogPhase.READING, LogPhase.OVER}),
     LogPhase.SEALING: frozenset({LogPhase.READING, LogPhase.OVER}),
-    LogPhase.READING: frozenset({LogPhase.SEALING, LogPhase.CLAIMING, LogPhase.OVER}),
-    LogPhase.CLAIMING: frozenset({LogPhase.SEALING, LogPhase.READING, LogPhase.OPEN, LogPhase.OVER}),
+    LogPhase.READING: frozenset({LogPhase.LOOKING, LogPhase.CLAIMING, LogPhase.OVER}),
+    LogPhase.CLAIMING: frozenset({LogPhase.LOOKING, LogPhase.READING, LogPhase.OPEN, LogPhase.OVER}),
     LogPhase.OPEN: frozenset({LogPhase.OVER}),
     LogPhase.OVER: frozenset(),
 }
@@ -160,7 +168,7 @@ class UnitLog:
         self._timeout_ms = timeout_ms
         self._has_files = kind == "segment files"
         self._first_segment = first_segment
-        self.phase = LogPhase.SEALING if self._has_files else LogPhase.READING
+        self.phase = LogPhase.LOOKING if self._has_files else LogPhase.READING
         self.next = LogIndex(first_segment, 0)
         """Where the next entry belongs."""
         self._sealed: int | None = None
@@ -185,8 +193,8 @@ class UnitLog:
 
     def start(self) -> list[UnitLogEffect]:
         """Find out what the log holds."""
-        self.phase = LogPhase.SEALING if self._has_files else LogPhase.READING
-        ask = SealSegment() if self._has_files else ReadUnitTail()
+        self.phase = LogPhase.LOOKING if self._has_files else LogPhase.READING
+        ask = ReadNewestHead() if self._has_files else ReadUnitTail()
         return [ask, StartTimer(READING, self._timeout_ms)]
 
     def append(self, group: GroupCommitted) -> list[UnitLogEffect]:
@@ -217,6 +225,10 @@ class UnitLog:
             ProtocolError: An answer to something that was not asked; nothing has changed.
         """
         match event:
+            case NewestHeadRead(segment, owner):
+                if self.phase is not LogPhase.LOOKING:
+                    return self._drop("late log answer")
+                return self._looked(segment, owner)
             case SegmentSealed(segment):
                 if self.phase is not LogPhase.SEALING:
                     return self._drop("late log answer")
@@ -238,11 +250,25 @@ class UnitLog:
 
     # The claim.
 
+    def _looked(self, segment: int, owner: Incarnation | None) -> Outcome:
+        if owner is not None and owner > self._incarnation:
+            effects, verdict = self._gives_way(owner)
+            return [CancelTimer(READING), *effects], verdict
+        if owner is not None:
+            self.phase = LogPhase.SEALING
+            return [SealSegment(segment)], None
+        self._sealed = 0
+        self.phase = LogPhase.READING
+        return [ReadUnitTail()], None
+
+    def _gives_way(self, owner: Incarnation) -> Outcome:
+        return self._lost(f"incarnation {owner} of this unit owns the log")
+
     def _read(self, tail: UnitTailRead) -> Outcome:
         entries = tail.entries
         heads = [entry for _, entry in entries if isinstance(entry, UnitSegmentOpened)]
         if any(head.incarnation > self._incarnation for head in heads):
-            return self._lost(f"incarnation {heads[-1].incarnation} of this unit owns the log")
+            return self._gives_way(heads[-1].incarnation)
         last = entries[-1][0] if entries else LogIndex(self._first_segment - 1, 0)
         if self._has_files and entries and self._sealed != last.segment:
             # A segment has been opened since: its owner may not have seen a seal there.
@@ -300,7 +326,7 @@ class UnitLog:
         return Timer(kind, number=self._step_count)
 
     def _timer_fired(self, timer: Timer) -> Outcome:
-        if timer == READING and self.phase in (LogPhase.SEALING, LogPhase.READING):
+        if timer == READING and self.phase in (LogPhase.LOOKING, LogPhase.SEALING, LogPhase.READING):
             return self._lost(
                 f"the log could not be read within {self._timeout_ms / 1000:g} s", is_fenced=False
             )

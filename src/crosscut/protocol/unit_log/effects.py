@@ -23,13 +23,25 @@ from crosscut.protocol.unit_log.events import ConnectionId
 
 
 @dataclass(frozen=True, slots=True)
-class SealSegment:
-    """Put the seal of the newest segment file if absent, durably.
+class ReadNewestHead:
+    """Read the head of the newest segment file.
 
     After: -
+    Answer: NewestHeadRead or UnitLogFailed; timer read-log
+    Lost: the next incarnation reads it
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment:
+    """Put the seal of this segment file if absent, durably. A newer segment stays as it is.
+
+    After: its head was read
     Answer: SegmentSealed or UnitLogFailed; timer read-log
     Lost: the next incarnation seals the segment
     """
+
+    segment: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,9 @@ class DeleteGroups:
     indices: tuple[LogIndex, ...]
 
 
-UnitLogEffect = SealSegment | ReadUnitTail | AppendUnitEntry | ReadUnitEntry | StartTimer | CancelTimer
+UnitLogEffect = (
+    ReadNewestHead | SealSegment | ReadUnitTail | AppendUnitEntry | ReadUnitEntry | StartTimer | CancelTimer
+)
 
 # Of channels to and from other units.
 

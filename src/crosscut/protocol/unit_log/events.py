@@ -18,7 +18,7 @@ from crosscut.protocol.events import (
     TimerFired,
 )
 from crosscut.protocol.snapshots import Part
-from crosscut.protocol.unit_log.entries import ChannelPosition, GroupContent, UnitEntry
+from crosscut.protocol.unit_log.entries import ChannelPosition, GroupContent, Incarnation, UnitEntry
 
 ConnectionId = NewType("ConnectionId", int)
 """One connection of a channel. A later one replaces it."""
@@ -27,11 +27,21 @@ ConnectionId = NewType("ConnectionId", int)
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentSealed:
-    """Nothing that is appended to `segment` from now on counts, unless its owner misses the seal.
+class NewestHeadRead:
+    """Whose the newest segment file is.
 
-    `segment` was the newest one; 0: there is none.
+    Attributes:
+        segment: 0: there is none.
+        owner: None: likewise.
     """
+
+    segment: int
+    owner: Incarnation | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSealed:
+    """Nothing that is appended to `segment` from now on counts, unless its owner misses the seal."""
 
     segment: int
 
@@ -71,7 +81,7 @@ class UnitLogFailed:
 
 
 LogAnswer = EntryAppended | EntryTaken | EntryUncertain | EntryRefused | UnitEntryRead | SealFound
-UnitLogEvent = SegmentSealed | UnitTailRead | LogAnswer | UnitLogFailed | TimerFired
+UnitLogEvent = NewestHeadRead | SegmentSealed | UnitTailRead | LogAnswer | UnitLogFailed | TimerFired
 
 # Of channels to and from other units.
 

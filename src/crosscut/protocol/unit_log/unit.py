@@ -67,6 +67,7 @@ from crosscut.protocol.unit_log.events import (
     CompactionRequested,
     GroupEnded,
     InputsAcknowledged,
+    NewestHeadRead,
     RecordsArrived,
     RecordsEmitted,
     ResumeAsked,
@@ -184,8 +185,9 @@ class Unit:
             return self._drop("event after the end")
         match event:
             case (
-                SegmentSealed() | UnitTailRead() | EntryAppended() | EntryTaken() | EntryUncertain()
-                | EntryRefused() | UnitEntryRead() | SealFound() | UnitLogFailed() | TimerFired()
+                NewestHeadRead() | SegmentSealed() | UnitTailRead() | EntryAppended() | EntryTaken()
+                | EntryUncertain() | EntryRefused() | UnitEntryRead() | SealFound() | UnitLogFailed()
+                | TimerFired()
             ):  # fmt: skip
                 return self._log_answered(event)
             case RecordsEmitted() | ChannelConnected() | ResumeAsked() | InputsAcknowledged():

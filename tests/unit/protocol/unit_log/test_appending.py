@@ -40,7 +40,13 @@ from crosscut.protocol.unit_log.appending import (
     UnitClaimed,
     UnitLog,
 )
-from crosscut.protocol.unit_log.effects import AppendUnitEntry, ReadUnitEntry, ReadUnitTail, SealSegment
+from crosscut.protocol.unit_log.effects import (
+    AppendUnitEntry,
+    ReadNewestHead,
+    ReadUnitEntry,
+    ReadUnitTail,
+    SealSegment,
+)
 from crosscut.protocol.unit_log.entries import (
     Incarnation,
     UnitEntry,
@@ -49,6 +55,7 @@ from crosscut.protocol.unit_log.entries import (
     UnitSnapshot,
 )
 from crosscut.protocol.unit_log.events import (
+    NewestHeadRead,
     SealFound,
     SegmentSealed,
     UnitEntryRead,
@@ -73,7 +80,7 @@ def opened(kind: LogKind = OBJECTS) -> UnitLog:
     """Return a log that was empty, with its first head: the next step is the second."""
     log = reading(SECOND, kind)
     if kind == FILES:
-        log.handle(SegmentSealed(0))
+        log.handle(NewestHeadRead(0, None))
     log.handle(UnitTailRead(()))
     _, verdict = log.handle(EntryAppended(at(1, 0)))
     assert isinstance(verdict, UnitClaimed)
@@ -132,7 +139,8 @@ def test_a_claimant_that_is_always_overtaken_gives_up() -> None:
 
 def test_a_segment_file_is_sealed_then_read_then_left_behind() -> None:
     log = UnitLog(SECOND, TIMEOUT_MS, FILES)
-    assert log.start() == [SealSegment(), START]
+    assert log.start() == [ReadNewestHead(), START]
+    assert log.handle(NewestHeadRead(4, FIRST)) == ([SealSegment(4)], None)
     assert log.handle(SegmentSealed(4)) == ([ReadUnitTail()], None)
     tail = ((at(4, 0), head(FIRST)), (at(4, 1), group(FIRST)))
     claim = head(SECOND, at(4, 1))
@@ -141,13 +149,31 @@ def test_a_segment_file_is_sealed_then_read_then_left_behind() -> None:
 
 def test_a_segment_file_that_is_newer_than_the_seal_is_sealed_first() -> None:
     log = reading(SECOND, FILES)
+    log.handle(NewestHeadRead(4, FIRST))
     log.handle(SegmentSealed(4))
     effects, verdict = log.handle(UnitTailRead(((at(4, 0), head(FIRST)), (at(5, 0), head(FIRST)))))
-    assert (effects, verdict) == ([READ, SealSegment(), START], None)
+    assert (effects, verdict) == ([READ, ReadNewestHead(), START], None)
+    assert log.handle(NewestHeadRead(5, FIRST)) == ([SealSegment(5)], None)
+
+
+def test_a_segment_file_of_a_newer_incarnation_is_not_sealed() -> None:
+    log = reading(SECOND, FILES)
+    assert log.handle(NewestHeadRead(4, THIRD)) == (
+        [READ],
+        LogLost("incarnation 1.3 of this unit owns the log"),
+    )
+
+
+def test_a_log_that_was_empty_is_looked_at_again_if_it_is_no_more() -> None:
+    log = reading(SECOND, FILES)
+    assert log.handle(NewestHeadRead(0, None)) == ([ReadUnitTail()], None)
+    effects, verdict = log.handle(UnitTailRead(((at(1, 0), head(FIRST)),)))
+    assert (effects, verdict) == ([READ, ReadNewestHead(), START], None)
 
 
 def test_groups_of_files_beyond_the_cut_are_void() -> None:
     log = reading(THIRD, FILES)
+    log.handle(NewestHeadRead(2, SECOND))
     log.handle(SegmentSealed(2))
     counts = ((at(1, 0), head(FIRST)), (at(1, 1), group(FIRST, b"counts")))
     void = ((at(1, 2), group(FIRST, b"void")),)
@@ -288,6 +314,7 @@ def test_an_answer_to_what_was_not_asked_changes_nothing() -> None:
 
 ENTRY: UnitEntry = group(THIRD)
 EVENTS: list[UnitLogEvent] = [
+    NewestHeadRead(0, None), NewestHeadRead(1, FIRST), NewestHeadRead(1, THIRD),
     SegmentSealed(1), UnitTailRead(()), UnitTailRead(((at(1, 0), head(FIRST)),)),
     UnitTailRead(((at(1, 0), head(THIRD)),)), EntryAppended(at(1, 0)), EntryAppended(at(1, 1)),
     EntryTaken(at(1, 1)), EntryUncertain(at(1, 1), ""), EntryRefused(at(1, 1), ""), SealFound(at(1, 1)),
@@ -322,11 +349,14 @@ def test_phases_follow_the_table(kind: LogKind) -> None:
     assert moved
 
 
-@pytest.mark.parametrize("phase", [LogPhase.SEALING, LogPhase.READING, LogPhase.CLAIMING, LogPhase.OPEN])
+@pytest.mark.parametrize(
+    "phase", [LogPhase.LOOKING, LogPhase.SEALING, LogPhase.READING, LogPhase.CLAIMING, LogPhase.OPEN]
+)
 def test_a_log_that_cant_be_used_is_lost_in_every_phase(phase: LogPhase) -> None:
     log = UnitLog(FIRST, TIMEOUT_MS, FILES)
     log.start()
-    events: list[UnitLogEvent] = [SegmentSealed(0), UnitTailRead(()), EntryAppended(at(1, 0))]
+    tail = UnitTailRead(((at(1, 0), head(FIRST)),))
+    events: list[UnitLogEvent] = [NewestHeadRead(1, FIRST), SegmentSealed(1), tail, EntryAppended(at(2, 0))]
     while log.phase is not phase:
         log.handle(events.pop(0))
     if phase is LogPhase.OPEN:
