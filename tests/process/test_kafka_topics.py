@@ -336,15 +336,23 @@ def test_many_small_messages_go_to_a_topic_that_takes_no_large_batches(
         check_prepared_records_can_be_shown,
     ],
 )
-@pytest.mark.parametrize("refused", ["too large", "without a key", "not to be encoded"])
+@pytest.mark.parametrize(
+    "refused", ["too large", "too large though compressed", "without a key", "not to be encoded"]
+)
 def test_a_record_that_the_topic_refuses_gets_no_further(
     broker: KafkaBroker, check: Any, refused: str
 ) -> None:
     """P6, C20."""
     topic = new(broker, max_message_bytes="2000", cleanup_policy="compact,delete")
-    sink = cc.kafka.sink(broker.servers, topic, key=lambda record: None if record == "none" else "key")
+    sink = cc.kafka.sink(
+        broker.servers,
+        topic,
+        key=lambda record: None if record == "none" else "key",
+        options={"compression.type": "gzip" if "compressed" in refused else "none"},
+    )
     kinds = {
         "too large": lambda i: "x" * (2_000 + i),
+        "too large though compressed": lambda i: random.Random(i).randbytes(4_000).hex(),
         "without a key": lambda i: "none",
         "not to be encoded": lambda i: {1j * i},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import crosscut as cc
+from crosscut.connectors.kafka.compressed_size import compressed_bytes_min
 from crosscut.connectors.kafka.limits import TopicLimits
 from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
 from crosscut.connectors.kafka.records import (
@@ -357,11 +359,24 @@ def test_what_a_topic_takes_bounds_messages_and_batches() -> None:
     sink._limits["out"] = TopicLimits(1_100, needs_keys=True)
     found = sink.messages("out", [b"v" * 100, b"v" * 1_000], lambda _, why: refused.append(why))
     assert (len(found.keys), len(refused)) == (1, 1)
-    packed: Any = cc.kafka.sink(
-        "localhost:1", "out", encode_value="bytes", options={"compression.type": "lz4"}
-    )
-    packed._limits["out"] = TopicLimits(1_100)
-    assert len(packed.messages("out", [b"v" * 100_000], fail).keys) == 1
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy"])
+@pytest.mark.parametrize("option", ["compression.type", "compression.codec"])
+def test_a_message_that_no_compression_makes_small_enough_is_refused(codec: str, option: str) -> None:
+    """C20: brokers limit what they get, so one that compresses well is taken."""
+    refused: list[str] = []
+    sink: Any = cc.kafka.sink("localhost:1", "out", encode_value="bytes", options={option: codec})
+    sink._limits["out"] = TopicLimits(10_100)
+    noise = random.Random(1).randbytes(20_000)
+    found = sink.messages("out", [b"v" * 100_000, noise, b"v"], lambda _, why: refused.append(why))
+    assert [len(one) for one in found.values] == [100_000, 1]
+    (reason,) = refused
+    assert re.match(rf"it is 20000 bytes, and no less than 1\d{{4}} with {codec}, for topic 'out'", reason)
+
+
+def test_what_can_not_be_compressed_here_is_left_to_the_brokers() -> None:
+    assert compressed_bytes_min(b"data", "a codec of the future") == 0
 
 
 @pytest.mark.parametrize("timeout", [0, "60000", 2**31, True])

@@ -14,6 +14,7 @@ from crosscut.connectors.files.decode_functions import decode_problem, encode_pr
 from crosscut.connectors.files.json_decoding import json_value, json_values
 from crosscut.connectors.files.json_values import all_dumped
 from crosscut.connectors.files.typed_json import TypedJson
+from crosscut.connectors.kafka.compressed_size import compressed_bytes_min
 from crosscut.errors import ConnectorError
 
 Decoding = Literal["bytes", "text", "json", "message"]
@@ -263,6 +264,7 @@ def without_refused(
     *,
     needs_keys: bool = False,
     latest_ms: int | None = None,
+    compressed: tuple[int, str] | None = None,
 ) -> Outgoing:
     """Return the messages that brokers take; `refuse` is called with each of the others' record, and why.
 
@@ -271,13 +273,14 @@ def without_refused(
         largest_bytes: How large key, value and headers may be together.
         needs_keys: The topic is compacted.
         latest_ms: A timestamp may be no later; None: any time.
+        compressed: How large a message may be once it is compressed, and how that is done.
     """
     keys, values = messages.keys, messages.values
     if (
         _KINDS.issuperset(map(type, keys))
         and _KINDS.issuperset(map(type, values))
         and _largest(keys) + _largest(values) + max(map(_bytes_of, messages.headers), default=0)
-        <= largest_bytes
+        <= (largest_bytes if compressed is None else min(largest_bytes, compressed[0]))
         and not (needs_keys and None in keys)
         and not any(_timestamp_refusal(time, topic, latest_ms) for time in messages.timestamps)
     ):
@@ -288,7 +291,7 @@ def without_refused(
     for index, (record, key, value, pairs, time) in enumerate(
         zip(records, keys, values, headers, timestamps, strict=False)
     ):
-        reason = _refusal(key, value, pairs, topic, largest_bytes, needs_keys=needs_keys)
+        reason = _refusal(key, value, pairs, topic, largest_bytes, compressed, needs_keys=needs_keys)
         if reason := reason or _timestamp_refusal(time, topic, latest_ms):
             refuse(record, reason)
         else:
@@ -297,7 +300,14 @@ def without_refused(
 
 
 def _refusal(
-    key: object, value: object, headers: HeaderPairs, topic: str, largest_bytes: int, *, needs_keys: bool
+    key: object,
+    value: object,
+    headers: HeaderPairs,
+    topic: str,
+    largest_bytes: int,
+    compressed: tuple[int, str] | None,
+    *,
+    needs_keys: bool,
 ) -> str:
     """Return why brokers don't take a message, "" if they do."""
     for what, data in (("key", key), ("value", value)):
@@ -313,6 +323,15 @@ def _refusal(
             f"it is {size_bytes} bytes for topic {topic!r}, which takes {largest_bytes}: make it smaller, or "
             f"raise max.message.bytes of the topic and message.max.bytes of the sink"
         )
+    if compressed is not None and size_bytes > compressed[0]:
+        limit_bytes, codec = compressed
+        names = (name.encode() + (data or b"") for name, data in headers)
+        least_bytes = compressed_bytes_min(b"".join((key or b"", value or b"", *names)), codec)
+        if least_bytes > limit_bytes:
+            return (
+                f"it is {size_bytes} bytes, and no less than {least_bytes} with {codec}, for topic "
+                f"{topic!r}, which takes {limit_bytes}: make it smaller, or raise max.message.bytes of it"
+            )
     if needs_keys and key is None:
         return f"it has no key, and topic {topic!r} is compacted: return one from key="
     return ""

@@ -165,8 +165,10 @@ class SinkTopics:
             records, messages = self._encoded_singly(topic, records, given, refuse)
         found = self.options.get("message.max.bytes", LARGEST_BYTES)
         largest = found if isinstance(found, int) else LARGEST_BYTES
-        limits = self.limits(topic)
-        if limits.message_bytes is not None and not self._is_compressed:
+        limits, compressed_largest, codec = self.limits(topic), None, self._codec
+        if codec != "none":
+            compressed_largest = limits.message_bytes
+        elif limits.message_bytes is not None:
             largest = min(largest, limits.message_bytes)
         latest_ms = None
         if times and limits.future_ms is not None:
@@ -179,13 +181,15 @@ class SinkTopics:
             refuse,
             needs_keys=limits.needs_keys,
             latest_ms=latest_ms,
+            compressed=None if compressed_largest is None else (compressed_largest, codec),
         )
 
     @property
-    def _is_compressed(self) -> bool:
-        """Whether the brokers see less than was written: then they alone can tell what is too large."""
+    def _codec(self) -> str:
+        """How the library compresses batches."""
         names = ("compression.type", "compression.codec")
-        return any(self.options.get(name, "none") != "none" for name in names)
+        found = (str(self.options.get(name, "none")) for name in names)
+        return next((one for one in found if one != "none"), "none")
 
     def _encoded(self, given: _Given) -> Outgoing:
         encode_key = encoder(self.encode_key, "encode_key")
