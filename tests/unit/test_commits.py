@@ -203,5 +203,14 @@ def test_a_job_without_sinks_never_waits(sinks: Any) -> None:
     assert found.left(completed(1)) == completed(1)
 
 
+def test_a_sink_that_shares_its_vertex_with_other_operators_is_named_beside_the_task() -> None:
+    found = Commits(frozenset({K0}), 1, {K0.vertex: "rows"})
+    found.completed(N1)
+    assert found.shown.endswith(f"the oldest by {K0} (sink 'rows')")
+    found = Commits(frozenset({K0}), 1, {K0.vertex: K0.vertex})
+    found.completed(N1)
+    assert found.shown.endswith(f"the oldest by {K0}")
+
+
 def test_the_default_lets_four_wait() -> None:
     assert coordinator_spec().checkpoints.uncommitted_max == 4

@@ -221,6 +221,9 @@ def coordinator_spec(
         # In micro-batches what was staged is one task's before the coordinator hears of it.
         together=frozenset() if runs_in_batches else sinks_together(graph),
         dynamic_sources=dynamic_sources(graph),
+        sink_names=tuple(
+            (VertexId(one.vertex_id), one.chain[-1].uid) for one in graph.vertices if one.sink is not None
+        ),
         edges=links_of(graph.edges),
         loops=loops_of(graph.edges),
         identity=identity(graph, settings),

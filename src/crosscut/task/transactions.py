@@ -64,7 +64,7 @@ class Transactions:
                 case FailTask(reason, is_permanent, is_transient):
                     cause = FailureCause(
                         "CommitFailed",
-                        reason,
+                        f"sink {self._sink_uid!r}: {reason}" if self._sink_uid else reason,
                         self._sink_uid,
                         is_permanent=is_permanent,
                         is_transient=is_transient,

@@ -494,9 +494,9 @@ class BackgroundWork:
         try:
             async with self._writer_lock:
                 await self._host.threads.call_sink(self._writer.commit, commit.permit, list(commit.handles))
-        except (SinkHungError, HistoryError):
+        except (SinkHungError, HistoryError) as error:
             # Not tried again: the first attempt is still at it; or no attempt can succeed.
-            raise
+            raise_named("sink", self._sink_uid, error)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
             cause = failure_cause(error)

@@ -6,10 +6,11 @@ only some completed checkpoints may wait to be committed: with so many, no other
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from crosscut.foundation.ids import CheckpointId, TaskId
+from crosscut.foundation.ids import CheckpointId, TaskId, VertexId
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshot.commit import moved
 from crosscut.protocol.snapshots import TaskSnapshot
@@ -23,10 +24,14 @@ class Commits:
     Args:
         sinks: Every sink task.
         waiting_max: Completed checkpoints that may wait to be committed.
+        names: The uid of the sink at the end of each vertex that has one, for people.
     """
 
-    def __init__(self, sinks: frozenset[TaskId], waiting_max: int) -> None:
+    def __init__(
+        self, sinks: frozenset[TaskId], waiting_max: int, names: Mapping[VertexId, str] = MappingProxyType({})
+    ) -> None:
         self._sinks = sinks
+        self._names = names
         self._waiting_max = waiting_max
         # In all epochs: what a sink has answered for is not committed again after a failover.
         self._committed: dict[TaskId, CheckpointId] = {}
@@ -91,13 +96,18 @@ class Commits:
         if not self.is_behind:
             return ""
         oldest = next(iter(self._waiting.values()))
-        names = [str(task) for task in sorted(oldest)[:_SHOWN_MAX]]
+        names = [self._name(task) for task in sorted(oldest)[:_SHOWN_MAX]]
         more = f" and {len(oldest) - _SHOWN_MAX} more" if len(oldest) > _SHOWN_MAX else ""
         several = "checkpoint is" if self.waiting_count == 1 else "checkpoints are"
         return (
             f"the sink can't keep up: {self.waiting_count} completed {several} uncommitted, "
             f"the oldest by {', '.join(names)}{more}"
         )
+
+    def _name(self, task: TaskId) -> str:
+        # A vertex is called after its first operator, which may be the source.
+        uid = self._names.get(task.vertex, task.vertex)
+        return str(task) if uid == task.vertex else f"{task} (sink {uid!r})"
 
     def left(self, entry: CheckpointCompleted | None) -> CheckpointCompleted | None:
         """Return `entry` without the transactions that are known to be committed."""

@@ -89,7 +89,7 @@ class Coordinator:
             self.dropped,
             is_bounded=terms.checkpoints.periodic,
         )
-        self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max)
+        self.commits = Commits(terms.sinks, terms.checkpoints.uncommitted_max, dict(terms.sink_names))
         self.checkpoints = CheckpointScheduler(
             terms, self._job, self.registry, self._log, self._splits, self.commits, self.dropped
         )

@@ -52,6 +52,7 @@ class CoordinatorSpec:
         joined_sources: The same for the sources of a join, each with the name of the join.
         dynamic_sources: Sources that discover splits while the job runs, each with the delay between calls.
         together: Sinks with a global committer: the first task commits what all tasks have staged.
+        sink_names: The uid of the sink of each vertex that has one.
         segment_entries_max: The number of entries of a segment of the log. Older segments can be deleted.
     """
 
@@ -73,4 +74,5 @@ class CoordinatorSpec:
     joined_sources: tuple[tuple[VertexId, str], ...] = ()
     dynamic_sources: tuple[tuple[VertexId, int], ...] = ()
     together: frozenset[VertexId] = frozenset()
+    sink_names: tuple[tuple[VertexId, str], ...] = ()
     segment_entries_max: int = SEGMENT_ENTRIES_MAX
