@@ -55,6 +55,7 @@ BOUNDARIES = "tests/unit/test_join_boundaries.py"
 THREADS, TAKEOVER = "tests/unit/test_sink_threads.py", "tests/unit/test_file_sink_takeover.py"
 MARKER = "tests/unit/test_kafka_marker.py"
 PROBING, PROBED = "operators/probing.py", "tests/unit/test_probing.py"
+POSTS, POSTED = "connectors/http/sink.py", "tests/conformance/test_http.py"
 UNIT_LOG, SEGMENT_FILES = "store/unit_log.py", "store/segment_files.py"
 UNIT_STORES, UNIT_OBJECTS = "tests/conformance/test_unit_log_store.py", "tests/unit/test_unit_log_store.py"
 UNIT_FILES, UNIT_CRASHES = "tests/unit/test_segment_files.py", "tests/unit/test_unit_log_crashes.py"
@@ -422,6 +423,48 @@ MUTANTS = (
         "range(_FOLLOWED_MAX if cut is None else 0)",
         "range(0)",
         f"{UNIT_OBJECTS} -k appended_while",
+    ),
+    Mutant(
+        "answered requests are not noted",
+        POSTS,
+        "                    self._context.progress.note(note)\n",
+        "",
+        f"{POSTED} -k another_process",
+    ),
+    Mutant(
+        "a refused record is noted before its dead letter is written",
+        POSTS,
+        " and not self._has_refused",
+        "",
+        f"{POSTED} -k dead_letter",
+    ),
+    Mutant(
+        "a note counts for other records with the same key",
+        POSTS,
+        "if key == noted and digest == sha256(self._context.held.data(checkpoint_id)).hexdigest():",
+        "if key == noted:",
+        f"{POSTED} -k names",
+    ),
+    Mutant(
+        "checkpoints before the noted one are posted again",
+        POSTS,
+        "                self._committed = committed\n",
+        "",
+        f"{POSTED} -k another_process",
+    ),
+    Mutant(
+        "a note without the job's signature is believed",
+        "worker/commit_progress.py",
+        "if not self._key or hmac.compare_digest(mac, self._mac(text)):",
+        "if True:",
+        f"{POSTED} -k signed",
+    ),
+    Mutant(
+        "a record that ends the process is taken with those before it",
+        "contracts/decoding.py",
+        "            self._safe_count = outcome\n",
+        "            self._safe_count = len(self._found)\n",
+        "tests/unit/test_probing.py -k decod",
     ),
 )
 

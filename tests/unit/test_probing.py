@@ -14,6 +14,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.dead_letters import DEAD_LETTERS, DeadLetter
+from crosscut.contracts.decoding import ProcessDiedError, TriedDecoding
 from crosscut.driver.untried import untried_in_copies
 from crosscut.errors import UserCodeError
 from crosscut.foundation.batch import Batch
@@ -23,7 +24,16 @@ from crosscut.host.copies import ForkedCopies
 from crosscut.net.causes import failure_cause
 from crosscut.operators.dead_letters import Attempts, mapping
 from crosscut.operators.operator import Operator
-from crosscut.operators.probing import AT_ONCE_MS, Copies, Deadly, Died, Probing, ProbingTime, Tried
+from crosscut.operators.probing import (
+    AT_ONCE_MS,
+    Copies,
+    Deadly,
+    Died,
+    Probing,
+    ProbingTime,
+    Tried,
+    decoding_trial,
+)
 from crosscut.operators.sides import Sides
 from crosscut.operators.stateless import Filter, Map
 from crosscut.protocol.job.deaths import CHECKPOINTS, SPARK_TASK_DIED, checkpoints_to_probe, deaths_of
@@ -520,3 +530,33 @@ def test_a_copy_takes_no_other_record_when_its_time_is_up() -> None:
     copies = ForkedCopies(heartbeat_timeout_s=10)
     tried = copies.attempt(Map("m", lambda _: threading.Event().wait(0.4)), Batch(list(range(100))))
     assert tried.died is None and 1 <= tried.passed < 100
+
+
+# Decoding, before there is an operator.
+
+
+def test_decoding_goes_on_behind_an_item_that_ends_the_process() -> None:
+    """K1: what copies survive is decoded, and each deadly item is named in its turn."""
+    copies = Told(
+        Tried(1, CRASH), Tried(0, CRASH), Tried(0, CRASH), Tried(1, CRASH), Tried(0, CRASH), Tried(0, CRASH)
+    )
+    found = ["1", "bad", "2", "bad"]
+    decode = TriedDecoding(int, decoding_trial(probing_with(copies, 2), "lines"), found)
+    decoded: list[Any] = []
+    for item in found:
+        try:
+            decoded.append(decode(item))
+        except ProcessDiedError as error:
+            decoded.append((str(error), error.trace))
+    assert decoded == [1, ("SIGSEGV", "in parse"), 2, ("SIGSEGV", "in parse")]
+    assert copies.tried == [found, found[1:], ["bad"], ["2", "bad"], ["bad"], ["bad"]]
+
+
+def test_an_exception_of_decoding_is_passed_on_and_costs_no_copy() -> None:
+    copies = Told(Tried(3))
+    decode = TriedDecoding(int, decoding_trial(probing_with(copies, 2), "lines"), ["1", "x", "2"])
+    assert decode("1") == 1
+    with pytest.raises(ValueError, match="invalid literal"):
+        decode("x")
+    assert decode("2") == 2
+    assert copies.tried == [["1", "x", "2"]]
