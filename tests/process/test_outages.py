@@ -85,7 +85,7 @@ def service() -> Iterator[Service]:
 def test_a_service_that_is_down_costs_restarts_and_the_job_goes_on_exactly(
     tmp_path: Path, started: Any, service: Service
 ) -> None:
-    """K5: refused connections, and questions without an answer, count against the restart strategy alone."""
+    """K5, I15: refused connections, and questions without an answer, only count against the strategy."""
     numbered = NumberedJob(
         tmp_path,
         count=2_000,

@@ -77,7 +77,7 @@ def numbered_with(directory: Path, slow: str, count: int = 50_000) -> NumberedJo
 def test_checkpoints_and_a_stop_pass_slow_code_behind_a_fast_source(
     tmp_path: Path, started: Any, slow: str
 ) -> None:
-    """K3, P4: 10 ms a record, 50 ms a record; the rest after a second start, exactly once."""
+    """K3, P4, I15: 10 ms a record, 50 ms a record; the rest after a second start, exactly once."""
     numbered = numbered_with(tmp_path, slow)
     job = started(numbered)
     until(lambda: job.report().checkpoints_completed >= 3, "checkpoints")

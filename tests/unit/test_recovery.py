@@ -307,6 +307,26 @@ def test_different_records_that_fail_in_one_operator_count_as_any_other_failure(
     assert restart(causes, 6, POLICY) == GiveUp(causes[0], "6 failures within 300 s")
 
 
+HEALING = {
+    "a lost worker": LOST,
+    "a sink that hangs": FailureCause("SinkHungError", "no answer", "out", is_transient=True, is_first=True),
+    "a commit without an answer": FailureCause("CommitFailed", "no answer", "out", is_transient=True),
+    "a store that refuses": FailureCause("CheckpointsFailed", "disk full", is_transient=True),
+    "a service that refuses": replace(BAD, kind="ConnectionRefusedError", is_from_outside=True),
+}
+
+
+@pytest.mark.parametrize("what", HEALING)
+def test_what_can_heal_has_the_whole_restart_strategy(what: str) -> None:
+    """I15: in a row, without progress; only what can't heal ends a job at once."""
+    policy, cause = replace(POLICY, failures_max=10), HEALING[what]
+    for count in range(1, 11):
+        assert isinstance(restart([cause] * count, count, policy), RestartAfter), count
+        assert isinstance(restart([cause] * count, 1, policy), RestartAfter), count
+    final = replace(cause, is_final=True)
+    assert restart([final], 1, policy) == GiveUp(final, "a failure that no restart can mend")
+
+
 OUTSIDE = [
     replace(BAD, is_first=True),
     replace(BAD, is_from_outside=True),
