@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +24,7 @@ deltalake = pytest.importorskip("deltalake", reason="pip install 'crosscut[delta
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[delta]'")
 
 TASKS = 48
+DEADLINE_S = 120.0
 SCHEMA = {"id": "int64", "country": "string"}
 
 
@@ -237,6 +240,37 @@ def test_a_table_in_s3_takes_each_checkpoint_once(s3: S3Server) -> None:
     for epoch in (2, 3):
         open_writer(sink, epoch, restore=2, handles=handles).close()
     assert sorted(_ids(url, options)) == [1, 2, 3]
+
+
+_WHILE_IT_IS_SILENT = """
+import os, socket, threading
+import crosscut as cc
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    options = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+    sink = cc.delta.sink("s3://bucket/lake", {"id": "int64"}, storage_options=options)
+    threading.Thread(target=getattr(sink, METHOD), daemon=True).start()
+    connection, _ = server.accept()
+    connection.recv(1)
+    print("the others go on", flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("method", ["committed", "check"])
+def test_a_store_that_does_not_answer_keeps_no_other_thread_from_its_work(method: str) -> None:
+    """P8: the driver could neither say what it waits for, nor be interrupted."""
+    script = f"METHOD = {method!r}\n{_WHILE_IT_IS_SILENT}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], timeout=DEADLINE_S, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "the others go on\n"
 
 
 def _ids(location: str, options: dict[str, str] | None = None) -> list[int]:

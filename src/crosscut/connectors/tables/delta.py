@@ -237,10 +237,12 @@ class _Delta(Database):
         """Return what the newest commits of the table say; nothing is made or changed."""
         library, location = required("deltalake", "delta"), self._sink.location
         with self._explained("look into"):
-            options = self._options()
-            if not library.DeltaTable.is_deltatable(location, options):
+            try:
+                # Not `is_deltatable`: it keeps the interpreter lock as long as the store does not answer.
+                table = library.DeltaTable(location, storage_options=self._options())
+            except library.exceptions.TableNotFoundError:
                 return ()
-            commits = library.DeltaTable(location, storage_options=options).history(_COMMITS_MAX)
+            commits = table.history(_COMMITS_MAX)
         newest: dict[tuple[str, str, TaskId], CommittedOutput] = {}
         for one in commits:
             if (found := noted(one.get(_NOTE), self._what)) is not None:
