@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -41,10 +43,13 @@ from crosscut.task.channel_log import encoded_log
 from crosscut.task.items import LoggedBatch
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
+from crosscut.worker import deployment
 from crosscut.worker.backends import InMemory, OnDisk
 from crosscut.worker.deployment import TaskSettings, build_tasks
 from crosscut.worker.local_state_cache import LocalStateCache
 from crosscut.worker.spill_files import DiskSpaces
+
+DEADLINE_S = 100.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -366,3 +371,74 @@ def test_records_of_a_sink_that_commits_together_are_not_held_in_snapshots() -> 
     assert prepared(together=False) == 2
     with pytest.raises(ConnectorError, match=r"sink 'out' \(HoldingSink\) commits together"):
         prepared(together=True)
+
+
+class Recovering(cc.Sink[Any]):
+    """Recovers when it is told to."""
+
+    go_on = threading.Event()
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return RecoveringWriter(self.go_on)
+
+
+class RecoveringWriter(SinkWriter):
+    def __init__(self, go_on: threading.Event) -> None:
+        self._go_on = go_on
+
+    def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
+        assert self._go_on.wait(DEADLINE_S)
+
+    def write(self, records: list[Any]) -> None: ...
+
+    def rotate(self, checkpoint_id: CheckpointId) -> None: ...
+
+    def prepare(self, transaction: Any) -> None: ...
+
+    def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None: ...
+
+
+class Threaded(Host):
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+
+class Heard(logging.Handler):
+    """Ends the recovery when something is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        Recovering.go_on.set()
+
+
+def test_a_sink_that_recovers_for_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8, I14: its system may be silent, and the job has not begun."""
+    monkeypatch.setattr(deployment, "SLOW_S", 0.0)
+    flow = Flow("f")
+    flow.source(cc.items([1])).named("numbers").sink(Recovering()).named("rows")
+    heard = Heard()
+    logging.getLogger("crosscut").addHandler(heard)
+    try:
+        asyncio.run(
+            build_tasks(
+                Threaded(),
+                flow.compile(1, 1),
+                WorkerIndex(0),
+                DeployTasks(Epoch(1), Lineage("lineage"), (), CheckpointId(0), (), ()),
+                LocalStateCache(),
+                lambda part: b"",
+                KeyRouter(1, 1),
+                TaskSettings(batch_rows=10, channel_bytes=1_000, commit_attempts=1, sink_timeout_ms=1_000),
+                DiskSpaces(None, 0),
+                Failpoints(None, None),
+            )
+        )
+    finally:
+        logging.getLogger("crosscut").removeHandler(heard)
+    assert heard.lines == [
+        "sink 'rows' has been recovering for 0 s, with nothing to commit first; the job starts when it has"
+    ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -54,6 +57,11 @@ from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
 from crosscut.wire.batches import encode_batch
 from crosscut.worker.local_state_cache import LocalStateCache, Patient
+
+_LOG = logging.getLogger("crosscut")
+
+SLOW_S = 5.0
+"""A sink that recovers for longer is named."""
 
 NewSplits = Callable[..., SplitQueue]
 """Makes the input of a source task; called as `SplitQueue` is."""
@@ -363,12 +371,36 @@ async def _recovered(
         deploy.lineage, deploy.epoch, deploy.restore, known.checkpoint_id if known else CheckpointId(0)
     )
     try:
-        await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
+        with _told_if_slow(vertex.chain[-1].uid, snapshot):
+            await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
         held.forget(deploy.restore)
     except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
         writer.close()
         raise_named("sink", vertex.chain[-1].uid, error)
     return writer, held
+
+
+@contextmanager
+def _told_if_slow(uid: str, snapshot: Snapshot) -> Iterator[None]:
+    """Warn if the block, in which sink `uid` recovers, takes long.
+
+    If the sink never answers, the restore times out in the end; this tells which sink it was.
+    """
+    pending = [f"the output of checkpoint {one.checkpoint_id}" for one in snapshot.pending]
+
+    def warn() -> None:
+        _LOG.warning(
+            "sink %r has been recovering for %g s, with %s to commit first; the job starts when it has",
+            uid,
+            SLOW_S,
+            pending[0] if pending else "nothing",
+        )
+
+    timer = asyncio.get_running_loop().call_later(SLOW_S, warn)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def _begun(
