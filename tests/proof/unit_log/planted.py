@@ -193,12 +193,9 @@ BUGS: dict[str, PlantedBug] = {
         (
             Edit(
                 UnitLog,
-                "_overtaken",
-                "self._claim_attempts += 1",
-                "self._claim_attempts += 1\n"
-                "    if len(self._steps) == 2:\n"
-                "        self._steps[0] = (following(index), self._steps[0][1])\n"
-                "        return self._begin(), None",
+                "_followed",
+                "UnitTailRead((*tail.entries, (index, group)), tail.leftover)",
+                "tail",
             ),
         ),
         habits=Habits(has_files=False, slow="AppendUnitEntry"),

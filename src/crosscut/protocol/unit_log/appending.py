@@ -73,6 +73,9 @@ from crosscut.protocol.unit_log.events import (
 )
 
 CLAIM_ATTEMPTS_MAX = 20
+FOLLOWED_MAX = 1_000
+"""Groups that the owner may append before a claimant has closed its segment."""
+
 REFUSED_ATTEMPTS_MAX = 1_500
 """Five minutes of a full disk, during which the unit takes no input."""
 
@@ -179,6 +182,7 @@ class UnitLog:
         self._is_asking = False
         self._refused_attempts = 0
         self._claim_attempts = 0
+        self._followed_groups = 0
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     @property
@@ -274,14 +278,32 @@ class UnitLog:
             # A segment has been opened since: its owner may not have seen a seal there.
             return self.start(), None
         self._tail = UnitTailRead(self._counting(entries), tail.leftover)
-        head = UnitSegmentOpened(self._incarnation, last)
         self.phase = LogPhase.CLAIMING
         if self._has_files or not entries or isinstance(entries[-1][1], UnitSegmentClosed):
-            self._steps.append((head_after(last), head))
-        else:
-            self.next = following(last)
-            self._go_on_in_new_segment(head)
-        return self._begin(), None
+            self._steps.append((head_after(last), UnitSegmentOpened(self._incarnation, last)))
+            return self._begin(), None
+        return self._close_after(last), None
+
+    def _close_after(self, last: LogIndex) -> list[UnitLogEffect]:
+        """Close the segment of another incarnation after `last`, and claim the next one."""
+        self.next = following(last)
+        self._go_on_in_new_segment(UnitSegmentOpened(self._incarnation, last))
+        return self._begin()
+
+    def _followed(self, index: LogIndex, group: GroupCommitted, tail: UnitTailRead) -> Outcome:
+        """Close the segment after the group that its owner has appended meanwhile: it has been read.
+
+        To read all of the log again would take longer than the owner needs for its next group.
+        """
+        self._followed_groups += 1
+        if self._followed_groups > FOLLOWED_MAX:
+            return self._lost(
+                f"the log could not be claimed: its owner has appended {FOLLOWED_MAX} groups meanwhile",
+                is_fenced=False,
+            )
+        self._tail = UnitTailRead((*tail.entries, (index, group)), tail.leftover)
+        self._steps.clear()
+        return self._close_after(index), None
 
     def _counting(
         self, entries: tuple[tuple[LogIndex, UnitEntry], ...]
@@ -418,12 +440,15 @@ class UnitLog:
     def _overtaken(self, index: LogIndex) -> Outcome:
         if self.phase is not LogPhase.CLAIMING:
             return self._lost(f"another incarnation has written entry {index}")
+        step, tail = self._step, self._tail
+        if step is not None and tail is not None and isinstance(step.winner, GroupCommitted):
+            return self._followed(index, step.winner, tail)
         self._claim_attempts += 1
         if self._claim_attempts >= CLAIM_ATTEMPTS_MAX:
             return self._lost(
                 f"the log could not be claimed in {CLAIM_ATTEMPTS_MAX} attempts", is_fenced=False
             )
-        # The owner has gone on, or another claimant was faster.
+        # Another claimant was faster, or the owner has gone on in a new segment.
         self._steps.clear()
         self._step = self._tail = None
         return self.start(), None

@@ -30,6 +30,7 @@ from crosscut.protocol.events import (
 from crosscut.protocol.log.pending_append import RETRY_APPEND_MS, UNCERTAIN_ATTEMPTS_MAX
 from crosscut.protocol.unit_log.appending import (
     CLAIM_ATTEMPTS_MAX,
+    FOLLOWED_MAX,
     READING,
     REFUSED_ATTEMPTS_MAX,
     TRANSITIONS,
@@ -119,22 +120,46 @@ def test_a_claimant_gives_way_to_a_newer_incarnation() -> None:
     assert verdict == LogLost("incarnation 1.3 of this unit owns the log")
 
 
-def test_a_claimant_that_is_overtaken_reads_again() -> None:
+def test_a_claimant_closes_the_segment_after_a_group_that_came_meanwhile_and_was_read() -> None:
     log = reading()
-    log.handle(UnitTailRead(((at(1, 0), head(FIRST)),)))
+    tail = ((at(1, 0), head(FIRST)),)
+    log.handle(UnitTailRead(tail))
     effects, _ = log.handle(EntryTaken(at(1, 1)))
     assert effects[1] == ReadUnitEntry(at(1, 1))
-    effects, verdict = log.handle(UnitEntryRead(at(1, 1), group(FIRST)))
+    closed, claim = UnitSegmentClosed(SECOND), head(SECOND, at(1, 1))
+    found = UnitEntryRead(at(1, 1), group(FIRST))
+    assert log.handle(found) == ([answered(1), *appends(at(1, 2), closed, 2)], None)
+    assert log.handle(EntryAppended(at(1, 2))) == ([answered(2), *appends(at(2, 0), claim, 3)], None)
+    assert log.handle(EntryAppended(at(2, 0))) == (
+        [answered(3)],
+        UnitClaimed((*tail, (at(1, 1), group(FIRST))), ()),
+    )
+
+
+def test_a_claimant_that_is_overtaken_by_another_one_reads_again() -> None:
+    log = reading()
+    log.handle(UnitTailRead(((at(1, 0), head(FIRST)),)))
+    log.handle(EntryTaken(at(1, 1)))
+    effects, verdict = log.handle(UnitEntryRead(at(1, 1), UnitSegmentClosed(THIRD)))
     assert (effects[1:], verdict) == ([ReadUnitTail(), START], None)
 
 
 def test_a_claimant_that_is_always_overtaken_gives_up() -> None:
     log = reading()
     for attempt in range(1, CLAIM_ATTEMPTS_MAX + 1):
-        log.handle(UnitTailRead(((at(1, 0), head(FIRST)), (at(1, attempt), group(FIRST)))))
-        log.handle(EntryTaken(at(1, attempt + 1)))
-        _, verdict = log.handle(UnitEntryRead(at(1, attempt + 1), group(FIRST)))
+        log.handle(UnitTailRead(((at(attempt, 0), head(FIRST)),)))
+        log.handle(EntryTaken(at(attempt, 1)))
+        _, verdict = log.handle(UnitEntryRead(at(attempt, 1), UnitSegmentClosed(FIRST)))
     assert verdict == LogLost("the log could not be claimed in 20 attempts", is_fenced=False)
+
+
+def test_an_owner_is_not_followed_for_ever() -> None:
+    log = reading()
+    log.handle(UnitTailRead(((at(1, 0), head(FIRST)),)))
+    for number in range(1, FOLLOWED_MAX + 2):
+        log.handle(EntryTaken(at(1, number)))
+        _, verdict = log.handle(UnitEntryRead(at(1, number), group(FIRST)))
+    assert isinstance(verdict, LogLost) and "its owner has appended 1000 groups meanwhile" in verdict.reason
 
 
 def test_a_segment_file_is_sealed_then_read_then_left_behind() -> None:
