@@ -91,15 +91,23 @@ def _at(page: Any, section: str) -> None:
 
 
 def _barrier(page: Any) -> None:
+    page.click("#tab-checkpoints")
     page.click("#checkpoints tr:not(.failed) button >> nth=0")
     page.wait_for_selector("#moment")
-    _at(page, "h-checkpoints")
+    _at(page, "tabs")
 
 
 def _errors(page: Any) -> None:
-    page.click("#errors summary")
+    page.click("#tab-log")
+    # It is unfolded already if the job has not recovered yet.
+    page.evaluate("document.querySelector('#errors details').open = true")
     page.wait_for_selector("#errors pre")
-    _at(page, "h-failovers")
+    _at(page, "tabs")
+
+
+def _narrow(page: Any) -> None:
+    page.click("#tab-graph")
+    page.evaluate("scrollTo(0, 0)")
 
 
 @dataclass(frozen=True)
@@ -139,8 +147,8 @@ class Picture:
 PICTURES = (
     Picture("page.png", 1_200, 900, lambda page: None, ("#name", "#graph .bottleneck", "#plots polyline")),
     Picture("page-barrier.png", 1_200, 560, _barrier, ("#way h3", "#moment", "#checkpoints tbody tr")),
-    Picture("page-failover.png", 1_200, 380, _errors, ("#failovers tbody tr", "#errors pre")),
-    Picture("page-narrow.png", 390, 780, lambda page: None, ("#name", "#facts", "#actions")),
+    Picture("page-failover.png", 1_200, 380, _errors, ("#errors summary", "#errors pre")),
+    Picture("page-narrow.png", 390, 780, _narrow, ("#name", "#facts")),
 )
 
 

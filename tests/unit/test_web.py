@@ -48,6 +48,10 @@ class Done:
     def stop(self) -> None:
         self.done.append("stop")
 
+    def stop_with_savepoint(self, path: str) -> str:
+        self.done.append(f"stop, {path}")
+        return f"the job has stopped; its savepoint is in {path}"
+
     def restart(self) -> None:
         self.done.append("restart")
 
@@ -151,7 +155,7 @@ def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_texts() ->
         addresses = re.findall(r"https?://[^\"'\s]*", text)
         assert set(addresses) <= {"http://www.w3.org/2000/svg"}, name
     scripts = [name for name in texts if name.endswith(".js")]
-    assert len(scripts) == 5
+    assert len(scripts) == 10
     for name in scripts:
         for way in (
             "innerHTML",
@@ -190,6 +194,9 @@ def test_with_the_token_a_job_is_stopped_and_a_savepoint_written() -> None:
     told = answers(actions).answer(post("/api/savepoint", {"path": " /a/new "}))
     assert json.loads(told.body) == {"said": "the savepoint is written: /a/new"}
     assert actions.done == ["stop", "/a/new"]
+    told = answers(actions).answer(post("/api/stop", {"savepoint": " /a/last "}))
+    assert json.loads(told.body) == {"said": "the job has stopped; its savepoint is in /a/last"}
+    assert actions.done[2:] == ["stop, /a/last"]
 
 
 def test_state_is_looked_at_and_what_is_not_there_is_said() -> None:
@@ -221,6 +228,8 @@ def test_what_fails_says_why() -> None:
         (post("/api/savepoint", {"path": "  "}), 400),
         (post("/api/savepoint", {"path": ["/x"]}), 400),
         (post("/api/savepoint", []), 400),
+        (post("/api/stop", {"savepoint": " "}), 400),
+        (post("/api/stop", {"savepoint": ["/x"]}), 400),
         (post("/api/state", {"uid": 1, "key": ""}), 400),
         (post("/api/state", {"uid": "counts"}), 400),
     ],

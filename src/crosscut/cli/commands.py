@@ -307,6 +307,22 @@ def history(directory: str, port: int, host: str) -> None:
     serve(directory, host, port)
 
 
+@program.command(name="web")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
+def web_of_jobs(directory: str, port: int, host: str) -> None:
+    """Serve a list of all jobs whose checkpoint directories are in DIR, with the page of each.
+
+    Prints the link, and serves until Ctrl-C. Nothing can be done to the jobs from there.
+    """
+    from crosscut.cli.seen import serve_jobs
+
+    serve_jobs(directory, host, port)
+
+
 @program.group()
 def files() -> None:
     """What file sinks have committed."""

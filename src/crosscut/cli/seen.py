@@ -17,6 +17,7 @@ from crosscut.cli.view import make_console
 from crosscut.errors import StoreError
 from crosscut.foundation.urls import shown_url
 from crosscut.protocol.effects import Outcome
+from crosscut.web.job_list import JobList
 from crosscut.web.page import Page
 from crosscut.web.record import read_record
 
@@ -40,6 +41,23 @@ def serve(directory: str, host: str, port: int) -> None:
         threading.Event().wait()
     finally:
         page.close()
+
+
+def serve_jobs(store: str, host: str, port: int) -> None:
+    """Serve the list of the jobs in `store`, and their pages, until Ctrl-C.
+
+    Raises:
+        StoreError: It can't be listed.
+        SettingsError: No port could be had.
+    """
+    jobs = JobList(store, host=host, port=port)
+    try:
+        if port not in (0, jobs.port):
+            click.echo(f"port {port} is taken: it is {jobs.port}")
+        click.echo(page_for_terminal(jobs.link))
+        threading.Event().wait()
+    finally:
+        jobs.close()
 
 
 def top(directory: str, *, once: bool) -> None:

@@ -25,14 +25,24 @@ ZIPPED_BYTES_MIN = 16 * 1024
 TOKEN_CHARACTERS_MIN = 16
 
 _CONTENT = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_SCRIPTS = ("page.js", "graph.js", "barrier.js", "plots.js", "elements.js")
+_SCRIPTS = (
+    "page.js",
+    "header.js",
+    "tabs.js",
+    "sections.js",
+    "tables.js",
+    "graph.js",
+    "barrier.js",
+    "plots.js",
+    "elements.js",
+)
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _FORWARDED_HOST = re.compile(r'(?:^|[;,\s])host="?([^";,\s]+)', re.IGNORECASE)
 _UNDER = re.compile(r"/crosscut/([^/]+)(/.*)?")
 """Where Spark's UI has the page. It tells the page so, and keeps what follows."""
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
-_HEADERS = {
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
@@ -61,7 +71,7 @@ class Answer:
     status: int
     content_type: str
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=lambda: _HEADERS)
+    headers: Mapping[str, str] = field(default_factory=lambda: HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,9 @@ class Actions(Protocol):
 
     def stop(self) -> None:
         """Take a last checkpoint, and end; returns at once."""
+
+    def stop_with_savepoint(self, path: str) -> str:
+        """Take a last checkpoint, write it as a savepoint, and end; return the outcome, for people."""
 
     def restart(self) -> None:
         """Go back to the newest checkpoint, with all tasks made anew; returns at once."""
@@ -146,13 +159,13 @@ class Answers:
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to `request`; never raises for what a request holds."""
+        if (refused := self.refusal(request)) is not None:
+            return refused
         host = request.headers.get("host", "")
-        if self._is_local and _name_of(host) not in self._names:
-            return _said(403, f"this server is called 127.0.0.1 or localhost, not {host[:100]!r}")
         path = request.path.partition("?")[0]
         if self._prefix and path == self._prefix:
             # Relative links of the page would lead beside it. Browsers keep what stands after the `#`.
-            return Answer(308, "text/plain", b"", {**_HEADERS, "Location": f"{self._origin}{self._prefix}/"})
+            return Answer(308, "text/plain", b"", {**HEADERS, "Location": f"{self._origin}{self._prefix}/"})
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path.removeprefix(self._prefix)
         if self._in_spark_ui and (under := _UNDER.fullmatch(path)) is not None:
@@ -171,20 +184,27 @@ class Answers:
             "/api/savepoint",
             "/api/state",
         ):
-            return _said(404, "there is no such page")
-        if not self._is_admitted(request):
-            return _said(401, "the token is missing or wrong: open the link that the job has given")
+            return message(404, "there is no such page")
+        if not self.is_admitted(request):
+            return message(401, "the token is missing or wrong: open the link that the job has given")
         if path in ("/metrics", "/api/job"):
             if request.method not in ("GET", "HEAD"):
-                return _said(405, "expected GET")
+                return message(405, "expected GET")
             if path == "/api/job":
                 return self._job(request.headers.get("accept-encoding", ""))
             return self._metrics(request.headers.get("accept", ""))
         return self._act(path, request, host)
 
+    def refusal(self, request: Request) -> Answer | None:
+        """Return the answer to a request under a name that is not this server's; None: it is."""
+        host = request.headers.get("host", "")
+        if self._is_local and _name_of(host) not in self._names:
+            return message(403, f"this server is called 127.0.0.1 or localhost, not {host[:100]!r}")
+        return None
+
     def _file(self, path: str, method: str, within: str = "") -> Answer:
         if method not in ("GET", "HEAD"):
-            return _said(405, "expected GET")
+            return message(405, "expected GET")
         kind = _CONTENT[_STATIC[path].rpartition(".")[2]]
         content = self._static[path]
         if within:
@@ -196,7 +216,7 @@ class Answers:
             document = self._document()
         except CrosscutError as error:
             # As of a record that is gone meanwhile.
-            return _said(503, str(error))
+            return message(503, str(error))
         if len(document) < ZIPPED_BYTES_MIN or "gzip" not in accepted:
             return Answer(200, "application/json", document)
         of, zipped = self._zipped
@@ -204,55 +224,60 @@ class Answers:
             # Often it goes through a tunnel. All who look at the same time are given the same.
             zipped = gzip.compress(document, 1, mtime=0)
             self._zipped = document, zipped
-        return Answer(200, "application/json", zipped, {**_HEADERS, "Content-Encoding": "gzip"})
+        return Answer(200, "application/json", zipped, {**HEADERS, "Content-Encoding": "gzip"})
 
     def _metrics(self, accepted: str) -> Answer:
         try:
             body, content_type = self._exposition(accepted)
         except ImportError:
-            return _said(501, "metrics need prometheus-client: pip install 'crosscut[metrics]' on the driver")
+            return message(
+                501, "metrics need prometheus-client: pip install 'crosscut[metrics]' on the driver"
+            )
         return Answer(200, content_type, body)
 
-    def _is_admitted(self, request: Request) -> bool:
+    def is_admitted(self, request: Request) -> bool:
+        """Tell whether a request has the token."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         found = given.strip().encode()
         return scheme.lower() == "bearer" and any(hmac.compare_digest(found, one) for one in self._tokens)
 
     def _act(self, path: str, request: Request, host: str) -> Answer:
         if request.method != "POST":
-            return _said(405, "expected POST")
+            return message(405, "expected POST")
         origin = request.headers.get("origin")
         # A proxy that gives another name tells the one that the browser has used. No page of somebody else's
         # can say so of itself: browsers ask before they send such a header.
         hosts = [host, *_FORWARDED_HOST.findall(request.headers.get("forwarded", ""))]
         if origin is not None and origin != self._origin and origin.partition("://")[2] not in hosts:
-            return _said(403, f"another page asks for it: {origin[:100]!r}")
+            return message(403, f"another page asks for it: {origin[:100]!r}")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _said(415, "expected application/json")
+            return message(415, "expected application/json")
         actions = self._actions
         if actions is None:
-            return _said(409, "the job has ended: there is nothing to do")
+            return message(409, "the job has ended: there is nothing to do")
         try:
             match path, json.loads(request.body or b"{}"):
-                case "/api/stop", {}:
+                case "/api/stop", {"savepoint": str(where)} if where.strip():
+                    return message(200, actions.stop_with_savepoint(where.strip()))
+                case "/api/stop", {} as given if not given:
                     actions.stop()
-                    return _said(200, "the job stops, with a last checkpoint")
+                    return message(200, "the job stops, with a last checkpoint")
                 case "/api/restart", {}:
                     actions.restart()
-                    return _said(200, "the job is asked to go back to its newest checkpoint")
+                    return message(200, "the job is asked to go back to its newest checkpoint")
                 case "/api/checkpoint", {}:
-                    return _said(200, actions.take_checkpoint())
+                    return message(200, actions.take_checkpoint())
                 case "/api/savepoint", {"path": str(where)} if where.strip():
-                    return _said(200, actions.take_savepoint(where.strip()))
+                    return message(200, actions.take_savepoint(where.strip()))
                 case "/api/state", {"uid": str(uid), "key": str(key)}:
                     seen = actions.state_of(uid, key or None)
                     return Answer(200, "application/json", json.dumps(asdict(seen)).encode())
                 case _:
-                    return _said(400, 'expected JSON: {} or, for a savepoint, {"path": "..."}')
+                    return message(400, 'expected JSON: {} or, for a savepoint, {"path": "..."}')
         except (ValueError, RecursionError):
-            return _said(400, "the body is not JSON")
+            return message(400, "the body is not JSON")
         except (CrosscutError, OSError) as error:
-            return _said(409, str(error))
+            return message(409, str(error))
 
 
 def _name_of(host: str) -> str:
@@ -260,5 +285,6 @@ def _name_of(host: str) -> str:
     return name if colon and port.isdigit() else host
 
 
-def _said(status: int, text: str) -> Answer:
+def message(status: int, text: str) -> Answer:
+    """Return an answer that says something to people."""
     return Answer(status, "application/json", json.dumps({"said": text}).encode())

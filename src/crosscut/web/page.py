@@ -7,10 +7,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+from crosscut.contracts.settings import Settings
 from crosscut.errors import SettingsError
-from crosscut.monitoring.metrics import JobMetrics
+from crosscut.monitoring.metrics import JobMetrics, shown_settings
 from crosscut.web.answers import TOKEN_CHARACTERS_MIN, Actions, Answers
 from crosscut.web.endpoint import Endpoint
 from crosscut.web.server import PageServer
@@ -18,7 +20,7 @@ from crosscut.web.shared import Shared
 
 VARIABLE = "CROSSCUT_WEB_TOKEN"
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def chosen_token() -> str:
@@ -36,6 +38,23 @@ def chosen_token() -> str:
             f"stand in a link, as from `openssl rand -hex 16`; or unset it, for a new one at each start"
         )
     return token
+
+
+@cache
+def _default_settings() -> dict[str, str]:
+    return shown_settings(Settings())
+
+
+def encoded_document(document: dict[str, Any], *, can_act: bool) -> bytes:
+    """Return what the script of the page asks for.
+
+    Args:
+        document: With "job" and "series".
+        can_act: Whether the job can be stopped and the like.
+    """
+    age_ms = max(0, int(time.time() * 1_000) - document["job"]["at_ms"])
+    shown = {**document, "can_act": can_act, "age_ms": age_ms, "default_settings": _default_settings()}
+    return json.dumps(shown, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Page:
@@ -76,7 +95,7 @@ class Page:
             Shared(self._encoded, clock_s),
             self._exposition,
             actions,
-            is_local=host in _LOOPBACK,
+            is_local=host in LOOPBACK,
             url=url,
             in_spark_ui=in_spark_ui,
             command_token=self._command_token,
@@ -120,10 +139,7 @@ class Page:
         self._server.close()
 
     def _encoded(self) -> bytes:
-        document = self._document()
-        age_ms = max(0, int(time.time() * 1_000) - document["job"]["at_ms"])
-        document = {**document, "can_act": self._can_act, "age_ms": age_ms}
-        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+        return encoded_document(self._document(), can_act=self._can_act)
 
     def _exposition(self, accepted: str) -> tuple[bytes, str]:
         from crosscut.web.prometheus import exposed

@@ -14,10 +14,10 @@ import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from typing import Any, Protocol
 
 from crosscut.errors import SettingsError
-from crosscut.web.answers import BODY_BYTES_MAX, Answer, Answers, Request
+from crosscut.web.answers import BODY_BYTES_MAX, Answer, Request
 
 LOGGER = logging.getLogger("crosscut.web")
 
@@ -26,6 +26,13 @@ REQUESTS_MAX = 32
 PATIENCE_S = 10.0
 """For so long a request may take to come in, and its answer to go out."""
 PORTS_TRIED = 50
+
+
+class Answering(Protocol):
+    """What a server serves."""
+
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to a request; never raises for what a request holds."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -82,7 +89,7 @@ class PageServer(ThreadingHTTPServer):
     # Else another server's port would be shared with it.
     allow_reuse_port = False
 
-    def __init__(self, host: str, port: int, answers: Answers) -> None:
+    def __init__(self, host: str, port: int, answers: Answering) -> None:
         self.answers = answers
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._places = threading.BoundedSemaphore(REQUESTS_MAX)

@@ -37,7 +37,7 @@ class ShownJob(Protocol):
     @property
     def checkpoint_dir(self) -> str: ...
 
-    def stop(self, timeout: float | None = None) -> bool: ...
+    def stop(self, timeout: float | None = None, *, savepoint: str | None = None) -> bool: ...
 
     def restart(self) -> None: ...
 
@@ -56,6 +56,12 @@ class JobActions:
     def stop(self) -> None:
         """Take a last checkpoint, and end; returns at once."""
         self._job.stop(timeout=0)
+
+    def stop_with_savepoint(self, path: str) -> str:
+        """Take a last checkpoint, write it as a savepoint, and end."""
+        if self._job.stop(CHECKPOINT_PATIENCE_S, savepoint=path):
+            return f"the job has stopped; its savepoint is in {path}"
+        return f"the job is stopping; {path} gets its savepoint when the last checkpoint is complete"
 
     def restart(self) -> None:
         """Have the job go back to its newest checkpoint; returns at once."""

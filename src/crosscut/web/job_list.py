@@ -1,0 +1,192 @@
+"""The jobs of a store: a list of them, and the page of each, by what they write into their directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+
+from crosscut.errors import StoreError
+from crosscut.foundation.urls import local_path, shown_url
+from crosscut.web.answers import HEADERS, Answer, Answers, Request, message
+from crosscut.web.page import LOOPBACK, chosen_token, encoded_document
+from crosscut.web.record import NAME, read_record
+from crosscut.web.server import PageServer
+from crosscut.web.shared import Shared
+
+JOBS_MAX = 500
+"""Directories that are looked into."""
+
+_UNDER = "/jobs/"
+_STATIC = {
+    "/": ("jobs.html", "text/html"),
+    "/jobs.js": ("jobs.js", "text/javascript"),
+    "/header.js": ("header.js", "text/javascript"),
+    "/tables.js": ("tables.js", "text/javascript"),
+    "/elements.js": ("elements.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+
+
+class JobList:
+    """A server with the list of the jobs below a directory.
+
+    A job is a directory that holds a record. Nothing can be done to a job from here.
+
+    Args:
+        store: A directory or a URL.
+        host: The address to bind to.
+        port: The first that is tried; 0: any.
+        clock_s: Says how old an answer is.
+
+    Raises:
+        StoreError: The directory can't be read.
+        SettingsError: No port could be had.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._host = host
+        self._token = chosen_token()
+        self._list = Shared(self._encoded_list, clock_s)
+        self._clock_s = clock_s
+        self._pages: dict[str, Answers] = {}
+        self._is_local = host in LOOPBACK
+        # It decides who may look, as for the page of one job.
+        self._gate = Answers(self._token, lambda: b"", lambda accepted: (b"", ""), is_local=self._is_local)
+        static = files("crosscut.web") / "static"
+        self._static = {path: ((static / name).read_bytes(), kind) for path, (name, kind) in _STATIC.items()}
+        self._directories()
+        self._server = PageServer(host, port, self)
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return self._server.port
+
+    @property
+    def link(self) -> str:
+        """What to open in a browser; it gives access to the list and to the pages of its jobs."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._server.port}/#{self._token}"
+
+    def close(self) -> None:
+        """Close the port."""
+        self._server.close()
+
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to `request`; never raises for what a request holds."""
+        refused = self._gate.refusal(request)
+        if refused is not None:
+            return refused
+        path = request.path.partition("?")[0]
+        if path.startswith(_UNDER):
+            return self._of_job(request, path)
+        if request.method not in ("GET", "HEAD"):
+            return message(405, "expected GET")
+        if path in self._static:
+            content, kind = self._static[path]
+            return Answer(200, f"{kind}; charset=utf-8", content)
+        if path != "/api/jobs":
+            return message(404, "there is no such page")
+        if not self._gate.is_admitted(request):
+            return message(401, "the token is missing or wrong: open the link that the command has printed")
+        try:
+            return Answer(200, "application/json", self._list())
+        except StoreError as error:
+            return message(503, str(error))
+
+    def _of_job(self, request: Request, path: str) -> Answer:
+        quoted, slash, rest = path.removeprefix(_UNDER).partition("/")
+        if not slash:
+            return Answer(308, "text/plain", b"", {**HEADERS, "Location": f"{path}/"})
+        within = replace(request, path=f"/{rest}")
+        if not self._gate.is_admitted(request):
+            # The files of a page are the same for each job; without the token nobody learns which there are.
+            return self._gate.answer(within)
+        page = self._page_of(unquote(quoted))
+        return message(404, "there is no such job") if page is None else page.answer(within)
+
+    def _page_of(self, name: str) -> Answers | None:
+        """Return what answers for the job in the directory of this name, None if there is none."""
+        if name not in self._pages and name in self._directories()[0]:
+            directory = self._path(name)
+            self._pages[name] = Answers(
+                self._token,
+                Shared(lambda: encoded_document(read_record(directory), can_act=False), self._clock_s),
+                lambda accepted: (b"", "text/plain"),
+                is_local=self._is_local,
+            )
+        return self._pages.get(name)
+
+    def _path(self, name: str) -> str:
+        return f"{self._store.rstrip('/')}/{name}"
+
+    def _directories(self) -> tuple[list[str], bool]:
+        """Return the names of directories with a record, and whether more are there than it looks into."""
+        try:
+            names, is_job = self._listed()
+            jobs = [one for one in names[:JOBS_MAX] if is_job(one)]
+        except (OSError, ImportError, ValueError) as error:
+            shown = shown_url(self._store)
+            raise StoreError(f"{shown} can't be listed: {type(error).__name__}: {error}") from None
+        return jobs, len(names) > JOBS_MAX
+
+    def _listed(self) -> tuple[list[str], Callable[[str], bool]]:
+        """Return the names of all directories, sorted, and what tells whether one holds a record."""
+        local = local_path(self._store)
+        if local is not None:
+            names = sorted(one.name for one in os.scandir(local) if one.is_dir())
+            return names, lambda name: os.path.lexists(os.path.join(local, name, NAME))
+        system, root = fsspec.core.url_to_fs(self._store)
+        listed = system.ls(root, detail=True)
+        names = sorted(
+            os.path.basename(one["name"].rstrip("/")) for one in listed if one["type"] == "directory"
+        )
+        return names, lambda name: bool(system.exists(f"{root.rstrip('/')}/{name}/{NAME}"))
+
+    def _encoded_list(self) -> bytes:
+        names, has_more = self._directories()
+        document = {
+            "store": shown_url(self._store),
+            "jobs": [self._line_of(one) for one in names],
+            "has_more": has_more,
+        }
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+    def _line_of(self, name: str) -> dict[str, Any]:
+        """Return what the list shows of a job; its record is anybody's who can write there."""
+        line = {"directory": name, "name": "", "status": "unreadable", "last_error": ""}
+        try:
+            job = read_record(self._path(name))["job"]
+            summary, causes = job["summary"], [one["cause"] for one in job["errors"]]
+            return {
+                **line,
+                "name": str(job["name"]),
+                "status": str(job["status"]),
+                "age_ms": max(0, int(time.time() * 1_000) - int(job["at_ms"])),
+                "started_ms": int(job["started_ms"]),
+                "records_per_second": float(summary["records_per_second"]),
+                "records_read": int(summary["records_read"]),
+                "checkpoints_completed": int(summary["checkpoints_completed"]),
+                "restarts": int(summary["restarts"]),
+                "last_error": f"{causes[-1]['kind']}: {causes[-1]['message']:.300}" if causes else "",
+            }
+        except StoreError as error:
+            return {**line, "last_error": str(error)}
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            return {**line, "last_error": f"the record is of another release: {error!r}"}
