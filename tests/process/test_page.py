@@ -189,6 +189,12 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
         assert "ValueError" in page.inner_text("#errors pre")
         assert MARKUP in page.inner_text("#errors pre")
 
+        until(
+            lambda: page.get_attribute("#last-error", "class") == "past",
+            "the error to be one from which the job has recovered",
+        )
+        assert page.query_selector_all("#graph .failing") == []
+
         # A kill is seen, with its cause, and so is a scrape meanwhile.
         until(lambda: job.metrics().failovers[-1].flowing_ms is not None, "records to flow again")
         until(lambda: len(started.watch(job)) == 2, "two workers")

@@ -25,7 +25,7 @@ export function inMemory(one) {
 export function presentError(job) {
   const newest = job.errors[job.errors.length - 1];
   if (!newest) return null;
-  const flows = job.failovers.some((one) => one.epoch > newest.epoch && one.flowing_ms !== null);
+  const flows = job.failovers.some((one) => one.epoch >= newest.epoch && one.flowing_ms !== null);
   return job.status === "failed" || (!ENDED.includes(job.status) && !flows) ? newest : null;
 }
 
