@@ -296,3 +296,44 @@ def test_a_source_that_fills_a_batch_is_behind_and_rests_no_more() -> None:
 def test_after_some_rests_a_source_is_read_at_once_to_see_whether_it_has_caught_up() -> None:
     found: list[int | None] = [None, *[1] * (RESTS_MAX + 2)]
     assert rests_of(found) == [REST_NS] * (RESTS_MAX + 1) + [0, 0]
+
+
+class HandAlarm:
+    """An alarm that the test rings."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self.ring = ring
+        self.delays_ns: list[int] = []
+
+    def set(self, delay_ns: int) -> None:
+        self.delays_ns.append(delay_ns)
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_paced_source_reads_and_sleeps_again_in_the_call_that_wakes_its_worker() -> None:
+    """Rounds by way of the loop's queue, or that find nothing, would cost as much as the records."""
+    alarms: list[HandAlarm] = []
+
+    def new_alarm(ring: Callable[[], None]) -> HandAlarm:
+        alarms.append(HandAlarm(ring))
+        return alarms[-1]
+
+    async def scene() -> None:
+        clock = MovedClock()
+        pool = pool_of(clock, Tickets([None, 1, 1, 1]), new_alarm)
+        (alarm,) = alarms
+        pool.start()
+        await asyncio.sleep(0)
+        for records in range(1, 4):
+            assert pool.is_asleep
+            clock.now_ns += REST_NS
+            alarm.ring()
+            assert pool.tasks[0].records_in == records
+        assert pool.is_asleep
+        assert alarm.delays_ns == [REST_NS] * 4
+        await pool.close()
+
+    play(asyncio.new_event_loop, scene)

@@ -412,8 +412,9 @@ async def test_beyond_the_disk_that_it_may_use_a_blocked_channel_waits_as_ever()
     assert site.credit == {A: 1_500_000}
     assert site.space.taken_bytes < 1_500_000 + CHANNEL_BYTES
     site.receive(B, Barrier(N1))
-    await site.until(lambda: site.credit == {A: 3_000_000}, "credit for all")
-    assert len(site.seen) == 30
+    await site.until(lambda: len(site.seen) == 30, "all records")
+    # The last of it goes back with the next records, once it is a quarter of all.
+    assert site.credit[A] > 3_000_000 - CHANNEL_BYTES // 4
     await site.close()
 
 

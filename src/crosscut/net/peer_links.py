@@ -167,7 +167,12 @@ class PeerLink(Connection):
         self.close("the epoch is over")
 
     def _send_later(self, number: int, kind: FrameType, payload: Payload) -> None:
-        self._send_queues.put(number, kind, payload)
+        send_queues = self._send_queues
+        if not self._is_clogged and send_queues.is_empty and len(payload) <= send_queues.piece_bytes:
+            # Nothing to take turns with, as nearly always.
+            self._send_now(number, kind, payload)
+            return
+        send_queues.put(number, kind, payload)
         if not self._is_clogged:
             self._send_on()
 
@@ -175,10 +180,11 @@ class PeerLink(Connection):
         send_queues = self._send_queues
         while not (self._is_clogged or send_queues.is_empty):
             piece = send_queues.take()
-            self._sequences[piece.channel] += 1
-            self.send(
-                piece.kind, piece.payload, channel=piece.channel, sequence=self._sequences[piece.channel]
-            )
+            self._send_now(piece.channel, piece.kind, piece.payload)
+
+    def _send_now(self, number: int, kind: FrameType, payload: Payload) -> None:
+        self._sequences[number] += 1
+        self.send(kind, payload, channel=number, sequence=self._sequences[number])
 
 
 class ConnectingPeerLink(PeerLink, ConnectingSide):

@@ -339,7 +339,13 @@ class Chain:
             operator = self._operators[position]
             if self.probing is not None and batch.records:
                 self._probe(self.probing, position, batch)
-            made = _processed(operator, batch) if batch.records else Batch([])
+            if batch.records:
+                try:
+                    made = operator.process(batch)
+                except StateError as error:
+                    raise named_state_error(operator.uid, error) from error
+            else:
+                made = Batch([])
             time_budget.leave()
             if operator.sides is not None:
                 self._take_aside(operator)
@@ -357,13 +363,16 @@ class Chain:
                     self._waiting.append((position + 1, due))
                 else:
                     made = due
-            elif batch.has_news and isinstance(operator, AsyncMap) and operator.is_calling:
-                operator.hold(batch.take_news())
-            elif batch.has_news:
-                if operator.passes_watermarks:
-                    made = Batch(made.records, made.keys, made.timestamps, batch.watermark, idle=batch.idle)
-                # Also of `assign_timestamps`: what it sets aside has the times that it came with.
-                self._tell_aside(operator, batch)
+            # As `has_news`, without its call: it is asked of every batch, and most have none.
+            elif batch.watermark is not None or batch.idle is not None:
+                if isinstance(operator, AsyncMap) and operator.is_calling:
+                    operator.hold(batch.take_news())
+                else:
+                    if operator.passes_watermarks:
+                        made = Batch(made.records, made.keys, made.timestamps)
+                        made.add_news(batch.watermark, idle=batch.idle)
+                    # Also of `assign_timestamps`: what it sets aside has the times that it came with.
+                    self._tell_aside(operator, batch)
             if not made.records and not made.has_news:
                 return
             batch = made
@@ -427,13 +436,6 @@ def _shown(letter: DeadLetter) -> ShownDeadLetter:
         "" if letter.key is None else shortened(letter.key),
         letter.timer,
     )
-
-
-def _processed(operator: Operator, batch: Batch) -> Batch:
-    try:
-        return operator.process(batch)
-    except StateError as error:
-        raise named_state_error(operator.uid, error) from error
 
 
 def _ended(operator: Operator, after: str) -> Iterator[tuple[Batch, str]]:

@@ -31,6 +31,11 @@ class LatencyMarkers:
         """Let a mark of this time, in microseconds since 1970, follow what the source reads next."""
         self._asked_us = now_us
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is one to let on."""
+        return self._under_way is not None
+
     def source_read(self) -> None:
         """The source has read records."""
         if self._asked_us is not None:

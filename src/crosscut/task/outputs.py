@@ -70,7 +70,10 @@ class Output(ABC):
         if self._mark is not None:
             taken = self._with_mark(taken, self._mark)
             self._mark = None
-        return [(channel, piece) for channel, batch in taken for piece in pieces(batch, self._batch_rows)]
+        for _, batch in taken:
+            if len(batch) > 2 * self._batch_rows:
+                return [(channel, piece) for channel, one in taken for piece in pieces(one, self._batch_rows)]
+        return taken
 
     def _timestamp_buffers(self) -> list[list[int]]:
         if self._timestamps is None:

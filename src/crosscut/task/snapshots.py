@@ -122,6 +122,11 @@ class Snapshots:
         return bool(self._postponed) and self._chain.is_halfway
 
     @property
+    def is_postponing(self) -> bool:
+        """Whether events are held back until a snapshot can be taken."""
+        return bool(self._postponed)
+
+    @property
     def are_aligning(self) -> bool:
         """Whether a barrier has come on some inputs and not yet on all."""
         return self._protocol.aligning is not None

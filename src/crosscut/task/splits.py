@@ -30,6 +30,8 @@ LAG_MAX = (1 << 63) - 1
 EMPTY_READS_MIN = 100
 """Empty lists in a row after which a reader is said to give nothing; some give one now and then."""
 
+_NEVER = Wait(float("inf"))
+
 
 @dataclass(slots=True)
 class _OpenSplit:
@@ -131,7 +133,7 @@ class SplitQueue:
         """
         self.just_ended = []
         self.just_waiting = []
-        shortest = Wait(float("inf"))
+        shortest = _NEVER
         # So many at the end of the queue, each once: else one that waits beside others that are held is asked
         # as often as there are splits, and one more is opened each time.
         looked_at = 0

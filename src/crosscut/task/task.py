@@ -57,6 +57,8 @@ class Task:
         output_buffers: The way out.
         marks: Those that follow the records.
         snapshots: Those of the task; they are told of barriers and checkpoints.
+        is_source: The task reads splits rather than channels.
+        sent_on: Records that the last operator has given to the outputs.
         transactions: Those of its sink.
         calls: Those that its operators have asked for.
     """
@@ -66,7 +68,7 @@ class Task:
         self.task_id = plan.task_id
         self.rows_max = plan.batch_rows
         self.records_in = self._records_before = before.records_in
-        self._sent_on = before.records_out
+        self.sent_on = before.records_out
         self._late_before = before.late_records
         self._epoch = plan.epoch
         self._protocol = plan.protocol
@@ -98,6 +100,7 @@ class Task:
             plan.chain, self._emit, self._emit, has_event_time=plan.has_event_time, untimed=plan.untimed
         )
         self.chain.said, self._said_before = read_said(before.said)
+        self.is_source = plan.splits is not None
         self._reading: SourceInput | None = None
         if plan.splits is not None:
             self._reading = SourceInput(plan.task_id, plan.splits, plan.source_uid, plan.aligned, self.chain)
@@ -144,11 +147,6 @@ class Task:
     # Questions of the performer.
 
     @property
-    def is_source(self) -> bool:
-        """Whether the task reads splits rather than channels."""
-        return self._reading is not None
-
-    @property
     def wait_ms(self) -> float:
         """For so long a source has nothing to read."""
         return self._reading.wait_ms if self._reading is not None else 0.0
@@ -180,11 +178,6 @@ class Task:
         return self.chain.is_midway or self.input_gate.has_next
 
     @property
-    def sent_on(self) -> int:
-        """Records that the last operator has given to the outputs."""
-        return self._sent_on
-
-    @property
     def _stands_still(self) -> bool:
         """Whether it says nothing: not even what is due, which is in the state as long as it is not said."""
         return self._protocol.is_halted and not self.chain.is_halfway
@@ -213,7 +206,7 @@ class Task:
     @property
     def records_out(self) -> int:
         """Records that have been sent on, or written."""
-        return self._sent_on + (self._sink.taken_count if self._sink is not None else 0)
+        return self.sent_on + (self._sink.taken_count if self._sink is not None else 0)
 
     @property
     def machines(self) -> tuple[SnapshotProtocol, Committer | None]:
@@ -302,9 +295,9 @@ class Task:
                 self.input_gate.end_turn(channel)
             elif not self._stands_still:
                 self.chain.go_on()
-        elif self.calls.has_results:
+        elif self.calls.are_made and self.calls.has_results:
             self.calls.release(self.rows_max)
-        elif self._is_alarm_due and not (self._has_rung and self._has_input):
+        elif self.hears_time and self._is_alarm_due and not (self._has_rung and self._has_input):
             # By turns: what is due as fast as the clock goes must not keep the inputs waiting.
             self._has_rung = True
             self.chain.ring(is_fed=self.input_gate.queued_rows > 0 or self.calls.is_calling)
@@ -323,8 +316,10 @@ class Task:
             self._read(self._reading)
         if self.input_gate.is_replaying:
             self._pass_on_marks()
-        self.marks.let_on(is_over=self._ending.is_forwarded)
-        self.snapshots.let_in()
+        if self.marks.is_under_way:
+            self.marks.let_on(is_over=self._ending.is_forwarded)
+        if self.snapshots.is_postponing:
+            self.snapshots.let_in()
         return channel
 
     def wake_by(self, wake: Callable[[], None]) -> None:
@@ -421,11 +416,11 @@ class Task:
             case Batch():
                 # The end of a loop is told from outside; what a task of it has said of time before that is
                 # still on its way, and of no use to anybody.
-                if len(item) and self.input_gate.has_ended(channel):
-                    raise ProtocolError(
-                        f"task {self.task_id}: {len(item)} records came on {channel} after its end of input"
-                    )
                 rows = len(item)
+                if rows and self.input_gate.has_ended(channel):
+                    raise ProtocolError(
+                        f"task {self.task_id}: {rows} records came on {channel} after its end of input"
+                    )
                 item.input = channel.input
                 mark = item.take_mark()
                 news = item.take_news() if item.has_news else None
@@ -448,7 +443,8 @@ class Task:
                     is_whole = rest_of_slice is None
                     number = news.news_number if is_whole and isinstance(news, NumberedBatch) else 0
                     self.input_gate.note_taken(channel, item.first + rows - 1, number)
-                self.calls.request()
+                if self.calls.are_made:
+                    self.calls.request()
             case Barrier() if item == REPLAYED:
                 self.input_gate.note_mark(channel)
             case Barrier(checkpoint_id):
@@ -465,7 +461,7 @@ class Task:
 
     def _emit(self, batch: Batch, side: SideOutput | None = None) -> None:
         if self.output_buffers.lead_on(side):
-            self._sent_on += len(batch)
+            self.sent_on += len(batch)
             self.output_buffers.add(batch, side)
 
     def _pass_on_marks(self) -> None:

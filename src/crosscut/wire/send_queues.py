@@ -25,12 +25,12 @@ class Piece:
 class SendQueues:
     """What waits to be sent, by the number of its channel.
 
-    Args:
+    Attributes:
         piece_bytes: Longest payload of one frame; what is longer goes in pieces, the last one with its type.
     """
 
     def __init__(self, piece_bytes: int = PIECE_BYTES_MAX) -> None:
-        self._piece_bytes = piece_bytes
+        self.piece_bytes = piece_bytes
         self._send_queues: dict[int, deque[tuple[FrameType, Payload]]] = {}
         self._turns: deque[int] = deque()
 
@@ -58,10 +58,10 @@ class SendQueues:
         send_queue = self._send_queues[channel]
         kind, payload = send_queue.popleft()
         # Only a batch is cut: receivers expect the others whole.
-        if len(payload) > self._piece_bytes and kind is FrameType.BATCH:
+        if len(payload) > self.piece_bytes and kind is FrameType.BATCH:
             whole = memoryview(payload)
-            send_queue.appendleft((kind, whole[self._piece_bytes :]))
-            kind, payload = FrameType.PIECE, whole[: self._piece_bytes]
+            send_queue.appendleft((kind, whole[self.piece_bytes :]))
+            kind, payload = FrameType.PIECE, whole[: self.piece_bytes]
         if send_queue:
             self._turns.append(channel)
         return Piece(channel, kind, payload)

@@ -125,7 +125,7 @@ class TaskPool:
         self.is_over = False
         self.is_settling = False
         self.after_round: Callable[[bool], None] | None = None
-        """Called after each round of the scheduler, with whether a task has run; None: not called."""
+        """Called after each round of the scheduler, with whether a task can run at once; None: not called."""
         self._give_credit = give_credit
         self._loop = asyncio.get_running_loop()
         self._runners: list[TaskRunner] = []
@@ -483,40 +483,47 @@ class TaskPool:
         self.schedule()
 
     def schedule(self) -> None:
-        """Let the tasks that can run do so, soon."""
+        """Let the tasks that can run do so, soon. A round that is under way looks for them at its end."""
         if not self._is_scheduled and self._is_running and not self.is_over:
             self._is_scheduled = True
             self._loop.call_soon(self._round)
 
     def _round(self) -> None:
         try:
-            self._run_tasks()
+            if not self.is_over:
+                self._run_tasks()
         except Exception as error:  # noqa: BLE001 - a mistake of ours: else nothing ran any more, and nobody knew why
             self.failed(self._runners[0].task.task_id, error)
 
     def _run_tasks(self) -> None:
-        self._is_scheduled = False
-        if self.is_over:
-            return
-        has_run = False
         now_ns = self.now_ns()
         for runner in self._runners:
             began_ns = now_ns
             for _ in range(TURNS_IF_BEHIND):
                 if not runner.look(now_ns):
                     break
-                has_run = True
                 runner.run(now_ns)
                 now_ns = self.now_ns()
                 if not runner.is_behind or now_ns - began_ns >= _BEHIND_NS:
                     break
             self._sharing.held(began_ns, now_ns)
-        if self.after_round is not None and not self.is_over:
-            self.after_round(has_run)
-        if has_run and not self.is_over:
+        self._is_scheduled = False
+        if self.is_over:
+            return
+        # A round of its own that finds nothing would cost a paced source as much again as its records do.
+        can_run = False
+        for runner in self._runners:
+            if runner.look(now_ns):
+                can_run = True
+                break
+        if self.after_round is not None:
+            self.after_round(can_run)
+            if self.is_over:
+                return
+        if can_run:
             self._sharing.round_ended(now_ns, are_at_work=self.threads.are_at_work)
             self.schedule()
-        elif not self.is_over:
+        else:
             self._sharing.slept(now_ns)
             self._sleep()
 
@@ -525,20 +532,22 @@ class TaskPool:
         if self.is_settling:
             # Their time may long have come.
             return
-        # A clogged task is woken by its channel: its time may long have come.
-        waiting = [
-            one.due_ns
-            for one in self._runners
-            if one.due_ns and not one.task.output_buffers.clogged and one.task.has_work
-        ]
-        waiting += [
-            one.alarm_ns for one in self._runners if one.alarm_ns and not one.task.output_buffers.clogged
-        ]
-        due_ns = min(waiting, default=None)
+        due_ns: int | None = None
+        for one in self._runners:
+            # A clogged task is woken by its channel: its time may long have come.
+            if (not one.due_ns and not one.alarm_ns) or one.task.output_buffers.clogged:
+                continue
+            if one.alarm_ns and (due_ns is None or one.alarm_ns < due_ns):
+                due_ns = one.alarm_ns
+            if one.due_ns and (due_ns is None or one.due_ns < due_ns) and one.task.has_work:
+                due_ns = one.due_ns
         if due_ns is not None and self.wakes_at_ns != due_ns:
             self.wakes_at_ns = due_ns
             self._alarm.set(max(0, due_ns - self.now_ns()))
 
     def _wake(self) -> None:
         self.wakes_at_ns = None
-        self.schedule()
+        if self.is_asleep:
+            # At once: by way of the loop's queue it would poll its sockets once more before.
+            self._is_scheduled = True
+            self._round()

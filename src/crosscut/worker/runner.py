@@ -198,7 +198,8 @@ class TaskRunner:
 
     def _run(self, now_ns: int) -> None:
         task, pool, pace = self.task, self._pool, self._pace
-        self._note_freed(now_ns)
+        if self._blocked_since_ns is not None:
+            self._note_freed(now_ns)
         rows_before, made_before = task.records_in, task.sent_on
         rows_max = task.output_buffers.rows_max
         if rows_max < ROWS_MAX:
@@ -236,7 +237,8 @@ class TaskRunner:
                 self._latencies.note(mark, pool.clock_us(ended_ns))
         if task.is_source:
             self.due_ns = self._next_read_ns(now_ns, ended_ns, is_filled=rows >= wanted)
-        self.set_alarm(ended_ns)
+        if task.hears_time:
+            self.set_alarm(ended_ns)
         self.is_behind = False
         if channel is not None:
             self.is_behind = task.input_gate.ends[channel].queue.in_memory > LOCAL_ITEMS_MAX
@@ -292,6 +294,11 @@ class TaskRunner:
 
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Give the task what has come in, and empty its task effects; to be called by way of `reach`."""
+        if isinstance(item, Batch):
+            # It waits for its turn, and leaves nothing in the task effects.
+            self.task.offer(channel, item)
+            self._pool.schedule()
+            return
         started_ns = self._now_ns()
         self.task.offer(channel, item)
         self._note_told(started_ns)

@@ -380,7 +380,7 @@ class UnitRunner:
 
     # Groups.
 
-    def _look(self, has_run: bool) -> None:
+    def _look(self, can_run: bool) -> None:
         """A round of the scheduler is over: see what becomes of the group."""
         pool, books = self._pool, self._books
         if self.is_over or pool is None or books is None:
@@ -394,7 +394,7 @@ class UnitRunner:
             has_content=has_content,
             can_end=self._unit.can_end_group,
             is_settled=pool.is_settled,
-            is_idle=not has_run,
+            is_idle=not can_run,
             size_bytes=books.size_bytes,
             age_ms=(now_ns - since_ns) // 1_000_000,
             is_awaited=books.is_awaited,
