@@ -4,6 +4,10 @@ Each kind of work is done `--rounds` times in one process that is set up like a 
 round as fast as it can, in rounds of `--round-us` of Python; the thread computes and never waits. Prints a
 JSON line for each kind and rival with the medians, and whether the time beside it is within twice the time
 alone plus 20 ms. `--interval-us 5000` is Python's default; the loop does not pause for threads then.
+
+The kinds that need a server (Kafka, NATS, Postgres, HTTP) run by name, or all of them with `--kinds
+services`. The servers are other processes. Reading includes opening the reader, whose own thread reads ahead,
+and closing it.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import os
 import shutil
 import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +40,11 @@ from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, Sharing, let_threads_run, switching_within
 from crosscut.state.rocksdb.database import FileContent
 from crosscut.store import open_store
+from crosscut.testing.kafka import KafkaBroker
+from crosscut.testing.nats import NatsServer
+from crosscut.testing.postgres import PostgresServer
 from crosscut.testing.sinks import open_writer, permit, prepare
+from crosscut.testing.sources import all_splits
 from crosscut.worker.spill_files import DiskSpace
 
 TASK = TaskId(VertexId("counts"), 0)
@@ -105,9 +116,13 @@ def spilled(directory: Path, ends: ExitStack) -> NextWork:
 def sink(kind: str, directory: Path, ends: ExitStack) -> NextWork:
     """A transaction of a file sink that is prepared and committed."""
     make, record = SINKS[kind]
-    writer, numbers = open_writer(make(str(directory / "out")), 1), count(1)
+    return committing(make(str(directory / "out")), [record(number) for number in range(ROWS)], ends)
+
+
+def committing(sink: cc.Sink, rows: list[Any], ends: ExitStack) -> NextWork:
+    """A transaction of `rows` that is prepared and committed."""
+    writer, numbers = open_writer(sink, 1), count(1)
     ends.callback(writer.close)
-    rows = [record(number) for number in range(ROWS)]
 
     def next_work() -> Work:
         number = next(numbers)
@@ -116,6 +131,19 @@ def sink(kind: str, directory: Path, ends: ExitStack) -> NextWork:
         return lambda: writer.commit(permit(number), [prepare(writer, transaction)])
 
     return next_work
+
+
+def read_to(rows: int, reader: cc.SplitReader, woken: threading.Event) -> int:
+    """Read `rows` records, or all that there are; return how many came."""
+    taken = 0
+    while taken < rows and not isinstance(found := reader.read(ROWS), cc.EndOfSplit):
+        if isinstance(found, cc.Wait):
+            woken.wait(found.delay_ms / 1_000)
+            woken.clear()
+        else:
+            taken += len(found)
+    reader.close()
+    return taken
 
 
 def read_ahead(directory: Path, ends: ExitStack) -> NextWork:
@@ -137,14 +165,7 @@ def read_ahead(directory: Path, ends: ExitStack) -> NextWork:
         reader.wake_by(woken.set)
 
         def work() -> None:
-            taken = 0
-            while not isinstance(found := reader.read(ROWS), cc.EndOfSplit):
-                if isinstance(found, cc.Wait):
-                    woken.wait(found.delay_ms / 1_000)
-                    woken.clear()
-                else:
-                    taken += len(found)
-            reader.close()
+            taken = read_to(LINES, reader, woken)
             sender.join()
             if taken != LINES:
                 raise SystemExit(f"{taken} of {LINES} lines came")
@@ -152,6 +173,108 @@ def read_ahead(directory: Path, ends: ExitStack) -> NextWork:
         return work
 
     return next_work
+
+
+def reading(source: cc.Source) -> NextWork:
+    """The `LINES` records of the source's only split, which the reader's own thread takes from a server."""
+    (split,) = all_splits(source, 1)
+
+    def work() -> None:
+        woken = threading.Event()
+        reader = source.reader(split, split.start)
+        reader.wake_by(woken.set)
+        taken = read_to(LINES, reader, woken)
+        if taken != LINES:
+            raise SystemExit(f"{taken} of {LINES} records came")
+
+    return lambda: work
+
+
+def kafka_read(directory: Path, ends: ExitStack) -> NextWork:
+    broker = ends.enter_context(KafkaBroker(directory / "kafka"))
+    broker.create_topic("lines", partitions=1)
+    broker.produce("lines", [(None, b"line %d" % number) for number in range(LINES)])
+    return reading(cc.kafka.source(broker.servers, "lines"))
+
+
+def kafka_commit(directory: Path, ends: ExitStack) -> NextWork:
+    broker = ends.enter_context(KafkaBroker(directory / "kafka"))
+    broker.create_topic("rows", partitions=1)
+    return committing(cc.kafka.sink(broker.servers, "rows"), list(range(ROWS)), ends)
+
+
+def nats_stream(ends: ExitStack) -> NatsServer:
+    server = ends.enter_context(NatsServer())
+    server.call(
+        lambda stream: stream.add_stream(name="S", subjects=["s.>", "crosscut.S.>"], allow_atomic=True)
+    )
+    return server
+
+
+def nats_read(directory: Path, ends: ExitStack) -> NextWork:
+    server = nats_stream(ends)
+
+    async def published(stream: Any) -> None:
+        for number in range(LINES):
+            await stream.publish("s.lines", b"line %d" % number)
+
+    server.call(published)
+    return reading(cc.nats.source(server.url, "S", subjects=["s.lines"]))
+
+
+def nats_commit(directory: Path, ends: ExitStack) -> NextWork:
+    server = nats_stream(ends)
+    return committing(cc.nats.sink(server.url, "S", "s.rows"), list(range(ROWS)), ends)
+
+
+def postgres_changes(directory: Path, ends: ExitStack) -> NextWork:
+    """Changes of a table, which come by logical replication."""
+    server = ends.enter_context(PostgresServer(wal_level="logical"))
+    server.query("create table lines (id bigint primary key, text text)")
+    server.query("create publication lines for table lines")
+    source = cc.postgres.changes(server.conninfo, "lines", "lines", snapshot=False)
+    next_work = reading(source)
+    server.query(f"insert into lines select i, 'line ' || i from generate_series(1, {LINES}) i")
+    return next_work
+
+
+def postgres_commit(directory: Path, ends: ExitStack) -> NextWork:
+    server = ends.enter_context(PostgresServer())
+    server.query("create table rows (id bigint, text text)")
+    sink = cc.postgres.sink(server.conninfo, "rows", ["id", "text"])
+    return committing(sink, [(number, f"line {number}") for number in range(ROWS)], ends)
+
+
+class _Receiver(BaseHTTPRequestHandler):
+    """Takes posts and forgets them."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def receive() -> None:
+    """Take posts; print the port first."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Receiver) as server:
+        print(server.server_port, flush=True)
+        server.serve_forever()
+
+
+def http_commit(directory: Path, ends: ExitStack) -> NextWork:
+    command = [sys.executable, "-m", "bench.contention", "--receive"]
+    receiver = ends.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    ends.callback(receiver.kill)
+    if receiver.stdout is None:
+        raise SystemExit("no output")
+    url = f"http://127.0.0.1:{int(receiver.stdout.readline())}/"
+    sink = cc.http.sink(url, honours_keys=True, batch_records=100)
+    return committing(sink, [{"number": number} for number in range(ROWS)], ends)
 
 
 KINDS: dict[str, Callable[[Path, ExitStack], NextWork]] = {
@@ -163,6 +286,17 @@ KINDS: dict[str, Callable[[Path, ExitStack], NextWork]] = {
     **{f"{kind} sink": partial(sink, kind) for kind in ("jsonl", "csv", "parquet")},
     "read ahead": read_ahead,
 }
+
+SERVICES: dict[str, Callable[[Path, ExitStack], NextWork]] = {
+    "kafka read": kafka_read,
+    "kafka commit": kafka_commit,
+    "nats read": nats_read,
+    "nats commit": nats_commit,
+    "postgres changes": postgres_changes,
+    "postgres commit": postgres_commit,
+    "http commit": http_commit,
+}
+"""Those that need a server."""
 
 
 def spin(until_ns: int) -> None:
@@ -245,7 +379,7 @@ def measured(kind: str, rounds: int, rounds_us: Iterable[int], interval_us: int)
     beside: dict[str, list[float]] = {name: [] for name in rivals}
     try:
         with ExitStack() as ends, switching_within(interval_us):
-            next_work = KINDS[kind](Path(directory), ends)
+            next_work = (KINDS | SERVICES)[kind](Path(directory), ends)
             for _ in range(rounds):
                 for name, rival in rivals.items():
                     alone.append(alone_ms(next_work()))
@@ -271,12 +405,17 @@ def measured(kind: str, rounds: int, rounds_us: Iterable[int], interval_us: int)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", choices=list(KINDS), nargs="+", default=list(KINDS))
+    choices = [*KINDS, *SERVICES, "services"]
+    parser.add_argument("--kinds", choices=choices, nargs="+", default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--round-us", type=int, nargs="+", default=[20, 300])
     parser.add_argument("--interval-us", type=int, default=WORKER_SWITCH_US)
+    parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for kind in options.kinds:
+    if options.receive:
+        receive()
+        return
+    for kind in SERVICES if options.kinds == ["services"] else options.kinds:
         for line in measured(kind, options.rounds, options.round_us, options.interval_us):
             print(json.dumps(line), flush=True)
 

@@ -235,3 +235,13 @@ def test_background_work_is_measured_beside_each_rival(kind: str) -> None:
     lines = contention.measured(kind, rounds=2, rounds_us=[20], interval_us=50)
     assert [line["beside"] for line in lines] == ["thread", "loop, rounds of 20 us"]
     assert all(line["kind"] == kind and line["alone_ms"] > 0 and line["ms"] > 0 for line in lines)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", contention.SERVICES)
+def test_work_that_needs_a_server_is_measured_beside_each_rival(kind: str) -> None:
+    for module in ("confluent_kafka", "httpx", "nats", "psycopg"):
+        pytest.importorskip(module)
+    lines = contention.measured(kind, rounds=1, rounds_us=[20], interval_us=50)
+    assert [line["beside"] for line in lines] == ["thread", "loop, rounds of 20 us"]
+    assert all(line["kind"] == kind and line["alone_ms"] > 0 and line["ms"] > 0 for line in lines)
