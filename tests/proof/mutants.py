@@ -134,15 +134,15 @@ MUTANTS = (
     Mutant(
         "the pieces of all long batches of a channel count together",
         "net/channels.py",
-        "            self._pieces, self._pieces_bytes = [], 0",
-        "            self._pieces = []",
+        "        pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0",
+        "        pieces, self._pieces = self._pieces, []",
         "tests/unit/test_pieces_of_batches.py",
     ),
     Mutant(
         "a long batch begins with the one before",
         "net/channels.py",
-        "            self._pieces, self._pieces_bytes = [], 0",
-        "            self._pieces_bytes = 0",
+        "        pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0",
+        "        pieces, self._pieces_bytes = list(self._pieces), 0",
         "tests/unit/test_pieces_of_batches.py",
     ),
     Mutant(
