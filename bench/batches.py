@@ -99,7 +99,7 @@ def main() -> None:
     directory = tempfile.mkdtemp(prefix="crosscut-bench-")
     try:
         empty = cc.Flow("empty")
-        empty.source(Silent()).key_by(key_of).count().sink(cc.files.jsonl(f"{directory}/empty"))
+        empty.source(Silent()).key_by(key_of).count().sink(cc.files.write_jsonl(f"{directory}/empty"))
         found, _ = watched(empty, f"{directory}/a", 4 * options.batches, parallelism=options.parallelism)
         seconds = [one["batchDuration"] / 1_000 for one in found if not one["numInputRows"]]
         print(
@@ -118,7 +118,7 @@ def main() -> None:
         )
         full = cc.Flow("full")
         full.source(cc.generate(record)).key_by(key_of).count(emit="final").sink(
-            cc.files.jsonl(f"{directory}/full")
+            cc.files.write_jsonl(f"{directory}/full")
         )
         found, took_s = watched(
             full,

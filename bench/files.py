@@ -42,13 +42,13 @@ def by_name(number: int) -> dict[str, Any]:
 
 
 SINKS: dict[str, tuple[Callable[[str], cc.Sink], Callable[[int], Any]]] = {
-    "parquet": (lambda directory: cc.files.parquet(directory, SCHEMA), row),
+    "parquet": (lambda directory: cc.files.write_parquet(directory, SCHEMA), row),
     "parquet by country": (
-        lambda directory: cc.files.parquet(directory, SCHEMA, partition_by="country"),
+        lambda directory: cc.files.write_parquet(directory, SCHEMA, partition_by="country"),
         row,
     ),
-    "csv": (lambda directory: cc.files.csv(directory, list(SCHEMA)), row),
-    "jsonl": (lambda directory: cc.files.jsonl(directory), by_name),
+    "csv": (lambda directory: cc.files.write_csv(directory, list(SCHEMA)), row),
+    "jsonl": (lambda directory: cc.files.write_jsonl(directory), by_name),
 }
 
 

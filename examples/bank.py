@@ -88,7 +88,7 @@ def bank(transfers: int, accounts: int, sink: cc.Sink, rate: float | None = None
     return flow
 
 
-flow = bank(100_000, 100, cc.files.jsonl("bank-out"), rate=20_000)
+flow = bank(100_000, 100, cc.files.write_jsonl("bank-out"), rate=20_000)
 
 if __name__ == "__main__":
     job = flow.start(cc.Settings(parallelism=2, checkpoint_interval="200ms"))

@@ -52,7 +52,7 @@ def lengths(count: int, sink: cc.Sink, rate: float | None = None) -> cc.Flow:
     return flow
 
 
-flow = lengths(20_000, cc.files.jsonl("collatz-out"))
+flow = lengths(20_000, cc.files.write_jsonl("collatz-out"))
 
 if __name__ == "__main__":
     job = flow.start(cc.Settings(parallelism=2))

@@ -57,7 +57,7 @@ def components(pattern: str, sink: cc.Sink) -> cc.Flow:
     """Write (vertex, smallest vertex of its component so far) whenever a vertex hears anything."""
     flow = cc.Flow("components")
     (
-        flow.source(cc.files.lines(pattern))
+        flow.source(cc.files.read_text(pattern))
         .named("edges")
         .flat_map(both_ends)
         .iterate(once_round)

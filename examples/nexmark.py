@@ -372,7 +372,7 @@ def flow_of(name: str, events: int = EVENTS, sink: Any = None) -> cc.Flow:
     """Return the flow of one question, about so many events."""
     flow = cc.Flow(f"nexmark-{name}")
     answers = asked(flow.source(cc.generate(event, count=events)).named("events"), name)
-    answers.sink(sink or cc.files.jsonl(f"nexmark-{name}")).named("answers")
+    answers.sink(sink or cc.files.write_jsonl(f"nexmark-{name}")).named("answers")
     return flow
 
 

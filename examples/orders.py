@@ -64,7 +64,7 @@ flow = cc.Flow("order-totals")
     .key_by(lambda order: order.customer)
     .aggregate(Total, added, emit="final")
     .named("totals")
-    .sink(cc.files.jsonl("order-totals"))
+    .sink(cc.files.write_jsonl("order-totals"))
     .named("out")
 )
 

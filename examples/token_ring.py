@@ -73,7 +73,7 @@ def token_ring(tokens: int, hops: int, sink: cc.Sink, rate: float | None = None)
     return flow
 
 
-flow = token_ring(200, 60, cc.files.jsonl("token-ring-out"))
+flow = token_ring(200, 60, cc.files.write_jsonl("token-ring-out"))
 
 if __name__ == "__main__":
     job = flow.start(cc.Settings(parallelism=2))

@@ -20,13 +20,13 @@ def word_count(pattern: str, out: str) -> cc.Flow:
     """Write (word, how often it was seen so far) for every word of the files."""
     flow = cc.Flow("word-count")
     (
-        flow.source(cc.files.lines(pattern, errors="replace"))
+        flow.source(cc.files.read_text(pattern, errors="replace"))
         .named("lines")
         .flat_map(str.split)
         .key_by(lambda word: word)
         .count()
         .named("counts")
-        .sink(cc.files.jsonl(out))
+        .sink(cc.files.write_jsonl(out))
         .named("out")
     )
     return flow

@@ -53,7 +53,7 @@ flow = cc.Flow("payments")
 numbers = flow.source(cc.generate(lambda number: number, rate=rate)).named("payments")
 payments = numbers.map(checked).named("check")
 totals = payments.key_by(account_of).process(Ledger()).named("ledger")
-totals.rebalance().sink(cc.files.jsonl(out)).named("totals")
+totals.rebalance().sink(cc.files.write_jsonl(out)).named("totals")
 """
 """Compiled under a name of its own: what it raises is to be seen, and no path of this machine."""
 

@@ -60,7 +60,7 @@ def count_flow(source: cc.Source, output: Path, hook: Callable[[int], int] | Non
     numbers = flow.source(source).named("numbers")
     if hook is not None:
         numbers = numbers.map(hook)
-    numbers.key_by(key_of).count().named("counts").sink(cc.files.jsonl(output)).named("out")
+    numbers.key_by(key_of).count().named("counts").sink(cc.files.write_jsonl(output)).named("out")
     return flow
 
 

@@ -3,11 +3,11 @@
 import crosscut as cc
 
 flow = cc.Flow("word-count")
-(flow.source(cc.files.lines("corpus/**/*.txt"))
+(flow.source(cc.files.read_text("corpus/**/*.txt"))
      .flat_map(str.split)
      .key_by(lambda word: word)
      .count()
-     .sink(cc.files.jsonl("out")))
+     .sink(cc.files.write_jsonl("out")))
 
 job = flow.start(cc.Settings(parallelism=2))
 job.wait()

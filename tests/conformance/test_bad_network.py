@@ -111,5 +111,5 @@ def test_objects_conform_over_a_bad_network(s3: S3Server, storm: TcpProxy) -> No
         return [json.loads(line) for data in lines for line in data.splitlines()]
 
     storm.cut_when(Storm(5), again=True)
-    check_random_lives(SinkTarget(cc.files.jsonl(url), visible, lambda i: {"number": i}), steps=25)
+    check_random_lives(SinkTarget(cc.files.write_jsonl(url), visible, lambda i: {"number": i}), steps=25)
     assert storm.cuts > 10

@@ -65,7 +65,7 @@ def test_a_sink_conforms_when_others_read_its_directory(
 ) -> None:
     """I2, I3, F1, F2, F4, F6, F8, D7."""
     directory = tmp_path / "out"
-    check(SinkTarget(cc.files.parquet(directory, SCHEMA), lambda: reader(directory), row))
+    check(SinkTarget(cc.files.write_parquet(directory, SCHEMA), lambda: reader(directory), row))
 
 
 @pytest.mark.parametrize("reader", [by_duckdb, by_duckdb_by_name, by_polars])
@@ -81,7 +81,7 @@ def test_the_files_of_one_commit_appear_one_after_the_other_and_whole(
         rename(*arguments, **others)
 
     monkeypatch.setattr(os, "rename", watched)
-    writer = open_writer(cc.files.parquet(directory, SCHEMA, partition_by="part"), 1)
+    writer = open_writer(cc.files.write_parquet(directory, SCHEMA, partition_by="part"), 1)
     before: Rows = []
     for n in (1, 2):
         rows = [row(number) for number in range(n * 100, n * 100 + 60)]

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.files.jsonl import jsonl
+from crosscut.connectors.files.jsonl import write_jsonl
 from crosscut.contracts.connectors import (
     HAS_NO_RECORDS,
     JSON,
@@ -116,7 +116,7 @@ def files_target(directory: Path) -> SinkTarget:
         return sorted(found, key=lambda one: one["number"])
 
     return SinkTarget(
-        SinkWithDeadLetters(Refusing(jsonl(good)), jsonl(bad)), visible, lambda i: {"number": i}
+        SinkWithDeadLetters(Refusing(write_jsonl(good)), write_jsonl(bad)), visible, lambda i: {"number": i}
     )
 
 
@@ -157,7 +157,7 @@ def test_records_and_dead_letters_conform_together(
 def test_without_a_place_for_them_a_refused_record_fails_before_its_checkpoint_is_complete(
     tmp_path: Path,
 ) -> None:
-    sink = Refusing(jsonl(tmp_path))
+    sink = Refusing(write_jsonl(tmp_path))
     writer = open_writer(sink, 1)
     with pytest.raises(RefusedRecordError, match=r"record \{'number': 1\} is refused: odd"):
         writer.write([{"number": 1}])
@@ -169,7 +169,7 @@ def test_without_a_place_for_them_a_refused_record_fails_before_its_checkpoint_i
 
 
 def test_a_letter_names_record_reason_and_sink(tmp_path: Path) -> None:
-    sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path / "bad"))
+    sink = SinkWithDeadLetters(Refusing(write_jsonl(tmp_path / "good")), write_jsonl(tmp_path / "bad"))
     writer = open_writer(sink, 1, sink_uid="orders")
     writer.commit(permit(1), [stage(writer, [{"number": 1}], 1)])
     writer.close()
@@ -178,7 +178,7 @@ def test_a_letter_names_record_reason_and_sink(tmp_path: Path) -> None:
 
 
 def test_a_record_that_the_dead_letters_can_not_hold_either_is_written_as_its_repr(tmp_path: Path) -> None:
-    sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path / "bad"))
+    sink = SinkWithDeadLetters(Refusing(write_jsonl(tmp_path / "good")), write_jsonl(tmp_path / "bad"))
     writer = open_writer(sink, 1)
     writer.commit(permit(1), [stage(writer, [{"number": 1, "what": object}], 1)])
     writer.close()
@@ -188,11 +188,11 @@ def test_a_record_that_the_dead_letters_can_not_hold_either_is_written_as_its_re
 
 def test_a_job_that_has_run_without_dead_letters_goes_on_with_them(tmp_path: Path) -> None:
     """The way out for a job whose sink refuses a record: what it has staged is committed as it is."""
-    good = jsonl(tmp_path / "good")
+    good = write_jsonl(tmp_path / "good")
     writer = open_writer(good, 1)
     handle = stage(writer, [{"number": 0}], 1)
     writer.close()
-    sink = SinkWithDeadLetters(Refusing(good), jsonl(tmp_path / "bad"))
+    sink = SinkWithDeadLetters(Refusing(good), write_jsonl(tmp_path / "bad"))
     successor = open_writer(sink, 2, restore=1, handles=[handle])
     successor.commit(permit(2, 2), [stage(successor, [{"number": 1}, {"number": 2}], 2)])
     successor.close()
@@ -203,10 +203,10 @@ def test_a_job_that_has_run_without_dead_letters_goes_on_with_them(tmp_path: Pat
 def test_in_all_that_a_job_knows_it_by_a_sink_with_dead_letters_is_the_sink(tmp_path: Path) -> None:
     def identity(**dead_letters: Any) -> Any:
         flow = cc.Flow("orders")
-        flow.source(cc.items([1])).sink(jsonl(tmp_path / "good"), **dead_letters)
+        flow.source(cc.items([1])).sink(write_jsonl(tmp_path / "good"), **dead_letters)
         return identity_of(flow.compile(1, 8))
 
-    assert identity() == identity(dead_letters=jsonl(tmp_path / "bad"))
+    assert identity() == identity(dead_letters=write_jsonl(tmp_path / "bad"))
 
 
 def test_a_sink_that_can_not_be_part_of_the_same_commit_is_refused_when_the_flow_is_built(
@@ -214,7 +214,7 @@ def test_a_sink_that_can_not_be_part_of_the_same_commit_is_refused_when_the_flow
 ) -> None:
     stream = cc.Flow("orders").source(cc.items([1]))
     with pytest.raises(FlowError, match=r"dead_letters: expected a crosscut\.Sink"):
-        stream.sink(jsonl(tmp_path), dead_letters="bad")  # type: ignore[arg-type]
+        stream.sink(write_jsonl(tmp_path), dead_letters="bad")  # type: ignore[arg-type]
 
 
 class AtCommit(RefusingWriter):
@@ -264,7 +264,7 @@ class Hook(Sink[Any]):
 
 def test_what_is_refused_at_commit_becomes_a_letter_too_and_the_job_goes_on(tmp_path: Path) -> None:
     AtCommit.posted, AtCommit.fails = [], False
-    sink = SinkWithDeadLetters(Hook(), jsonl(tmp_path))
+    sink = SinkWithDeadLetters(Hook(), write_jsonl(tmp_path))
     writer = open_writer(sink, 1)
     writer.commit(permit(1), [stage(writer, [{"number": 0}, {"number": 1}], 1)])
     second = stage(writer, [{"number": 5}, {"number": 6}], 2)
@@ -277,7 +277,7 @@ def test_what_is_refused_at_commit_becomes_a_letter_too_and_the_job_goes_on(tmp_
 
 def test_a_commit_that_fails_after_a_refusal_keeps_the_letter_for_the_next_attempt(tmp_path: Path) -> None:
     AtCommit.posted, AtCommit.fails = [], True
-    writer = open_writer(SinkWithDeadLetters(Hook(), jsonl(tmp_path)), 1)
+    writer = open_writer(SinkWithDeadLetters(Hook(), write_jsonl(tmp_path)), 1)
     handle = stage(writer, [{"number": 1}], 1)
     with pytest.raises(ConnectorError, match="no answer"):
         writer.commit(permit(1), [handle])
@@ -337,7 +337,7 @@ class FailsOnce(Sink[Any]):
 def test_letters_of_a_commit_whose_answer_is_lost_are_not_written_twice(tmp_path: Path) -> None:
     AtCommit.posted, AtCommit.fails = [], False
     context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
-    writer = SinkWithDeadLetters(Hook(), FailsOnce(jsonl(tmp_path))).writer(context)
+    writer = SinkWithDeadLetters(Hook(), FailsOnce(write_jsonl(tmp_path))).writer(context)
     writer.recover(None, [])
     handle = stage(writer, [{"number": 1}], 1)
     with pytest.raises(ConnectorError, match="the answer is lost"):
@@ -352,10 +352,10 @@ def test_a_sink_with_the_longest_uid_has_dead_letters(tmp_path: Path) -> None:
     AtCommit.posted, AtCommit.fails = [], False
     uids = ["a" * 63 + "b", "a" * 63 + "c"]
     for uid in uids:
-        writer = open_writer(SinkWithDeadLetters(Hook(), jsonl(tmp_path)), 1, sink_uid=uid)
+        writer = open_writer(SinkWithDeadLetters(Hook(), write_jsonl(tmp_path)), 1, sink_uid=uid)
         writer.commit(permit(1), [stage(writer, [{"number": 1}], 1)])
         writer.close()
-        sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path))
+        sink = SinkWithDeadLetters(Refusing(write_jsonl(tmp_path / "good")), write_jsonl(tmp_path))
         writer = open_writer(sink, 1, sink_uid=uid)
         writer.commit(permit(1), [stage(writer, [{"number": 3}], 1)])
         writer.close()
@@ -397,7 +397,7 @@ def test_letters_may_go_to_a_sink_that_never_has_a_transaction(tmp_path: Path) -
             return AtOnce(shown)
 
     context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
-    for sink in (Refusing(jsonl(tmp_path)), Hook()):
+    for sink in (Refusing(write_jsonl(tmp_path)), Hook()):
         writer = SinkWithDeadLetters(sink, Showing()).writer(context)
         writer.recover(None, [])
         writer.commit(permit(1), [stage(writer, [{"number": 1}], 1)])
@@ -410,11 +410,11 @@ def test_letters_may_go_to_a_sink_that_never_has_a_transaction(tmp_path: Path) -
 
 def test_an_export_shows_prepared_letters_too(tmp_path: Path) -> None:
     """P6: what is dropped is gone with its letters."""
-    sink = SinkWithDeadLetters(Refusing(jsonl(tmp_path / "good")), jsonl(tmp_path / "bad"))
+    sink = SinkWithDeadLetters(Refusing(write_jsonl(tmp_path / "good")), write_jsonl(tmp_path / "bad"))
     writer = open_writer(sink, 1)
     handles = [stage(writer, [{"number": 0}, {"number": 1}], 1), stage(writer, [{"number": 5}], 2)]
     writer.close()
-    looking = SinkWithDeadLetters(jsonl(tmp_path / "good"), jsonl(tmp_path / "bad"))
+    looking = SinkWithDeadLetters(write_jsonl(tmp_path / "good"), write_jsonl(tmp_path / "bad"))
     found = list(unrecovered_writer(looking, 1).pending_records(handles))
     assert [one.get("dead letter", one)["records"] for one in found] == [1, 1, 1]
     assert ["dead letter" in one for one in found] == [False, True, True]
@@ -422,7 +422,7 @@ def test_an_export_shows_prepared_letters_too(tmp_path: Path) -> None:
 
 def refusing_target(directory: Path) -> SinkTarget:
     return SinkTarget(
-        Refusing(jsonl(directory)),
+        Refusing(write_jsonl(directory)),
         lambda: lines(directory),
         lambda i: {"number": 4 * i},
         refused=lambda i: {"number": 4 * i + 1 + 2 * (i % 2)},
@@ -440,13 +440,13 @@ def test_the_suite_takes_a_sink_that_refuses_early_and_finds_one_that_does_not(
     check: Check, tmp_path: Path
 ) -> None:
     check(refusing_target(tmp_path / "refusing"))
-    plain = replace(refusing_target(tmp_path / "plain"), sink=jsonl(tmp_path / "plain"))
+    plain = replace(refusing_target(tmp_path / "plain"), sink=write_jsonl(tmp_path / "plain"))
     with pytest.raises(AssertionError):
         check(plain)
 
 
 def test_the_suite_finds_a_sink_that_shows_other_records_than_it_has_prepared(tmp_path: Path) -> None:
-    shown = replace(refusing_target(tmp_path), sink=Shown(jsonl(tmp_path)), shown=lambda record: record)
+    shown = replace(refusing_target(tmp_path), sink=Shown(write_jsonl(tmp_path)), shown=lambda record: record)
     with pytest.raises(AssertionError, match="shown"):
         check_prepared_records_can_be_shown(shown)
 
@@ -468,7 +468,7 @@ def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_let
     class Noting(Sink[Any]):
         def __init__(self, name: str) -> None:
             self.name = name
-            self.sink = jsonl(tmp_path / name)
+            self.sink = write_jsonl(tmp_path / name)
 
         def writer(self, context: SinkContext) -> SinkWriter:
             writer = Refusing(self.sink).writer(context)
@@ -485,7 +485,7 @@ def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_let
             return writer
 
     context = SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out")
-    writer = SinkWithDeadLetters(Noting("good"), jsonl(tmp_path / "bad")).writer(context)
+    writer = SinkWithDeadLetters(Noting("good"), write_jsonl(tmp_path / "bad")).writer(context)
     writer.recover(permit(1, committed=1), [])
     only_letters = stage(writer, [{"number": 1}], 2)
     assert isinstance(only_letters, dict) and HAS_NO_RECORDS in only_letters
@@ -495,7 +495,7 @@ def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_let
     writer.close()
     assert [one.committed for one in permits["good"] if one is not None] == [1, 1]
     permits["good"].clear()
-    writer = SinkWithDeadLetters(jsonl(tmp_path / "others"), Noting("bad")).writer(context)
+    writer = SinkWithDeadLetters(write_jsonl(tmp_path / "others"), Noting("bad")).writer(context)
     writer.recover(permit(3, committed=3), [])
     writer.commit(permit(4, committed=3), [])
     writer.close()
@@ -503,15 +503,15 @@ def test_what_is_known_to_be_committed_is_said_of_the_records_and_not_of_the_let
 
 
 def test_a_file_sink_shows_where_its_staged_files_are(tmp_path: Path) -> None:
-    writer = open_writer(jsonl(tmp_path), 1)
+    writer = open_writer(write_jsonl(tmp_path), 1)
     handle = stage(writer, [{"number": 1}, {"number": 2}], 1)
     writer.close()
-    looking = unrecovered_writer(jsonl(tmp_path), 1)
+    looking = unrecovered_writer(write_jsonl(tmp_path), 1)
     (file,) = looking.pending_records([handle])
     assert file["records"] == 2
     assert [orjson.loads(one) for one in Path(file["staged"]).read_bytes().splitlines()] == [
         {"number": 1},
         {"number": 2},
     ]
-    open_writer(jsonl(tmp_path), 2, restore=1, handles=[handle]).close()
+    open_writer(write_jsonl(tmp_path), 2, restore=1, handles=[handle]).close()
     assert Path(file["final"]).exists()

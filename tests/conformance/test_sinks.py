@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 
 import crosscut as cc
 from crosscut.connectors.files.collect import Collect, collect
-from crosscut.connectors.files.jsonl import jsonl
 from crosscut.connectors.files.partitions import values_of
 from crosscut.contracts.connectors import (
     JSON,
@@ -57,7 +56,7 @@ def jsonl_target(directory: Path) -> SinkTarget:
         return taken
 
     return SinkTarget(
-        jsonl(directory),
+        write_jsonl(directory),
         visible,
         lambda i: {"number": i, "text": "ü\u2028" * (i % 3)},
         take,
@@ -84,7 +83,7 @@ def gzip_target(directory: Path) -> SinkTarget:
         return [orjson.loads(line) for data in lines for line in data.splitlines()]
 
     return SinkTarget(
-        cc.files.jsonl(directory, compression="gzip"),
+        cc.files.write_jsonl(directory, compression="gzip"),
         visible,
         lambda i: [i],
         taking(visible, directory),
@@ -100,7 +99,7 @@ def zstd_target(directory: Path) -> SinkTarget:
         texts = [unpack().decompress(file.read_bytes()) for file in sorted(directory.glob("*.txt.zst"))]
         return [line for text in texts for line in text.decode().splitlines()]
 
-    sink = cc.files.text(directory, compression="zstd")
+    sink = cc.files.write_text(directory, compression="zstd")
     return SinkTarget(sink, visible, "line {}".format, taking(visible, directory))
 
 
@@ -112,7 +111,7 @@ def csv_target(directory: Path) -> SinkTarget:
                 found += [(int(row["number"]), row["text"]) for row in csv.DictReader(file)]
         return found
 
-    sink = cc.files.csv(directory, ["number", "text"])
+    sink = cc.files.write_csv(directory, ["number", "text"])
     return SinkTarget(
         sink,
         visible,
@@ -127,7 +126,7 @@ def text_target(directory: Path) -> SinkTarget:
         files = sorted(directory.glob("*.txt"))
         return [line for file in files for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
 
-    sink = cc.files.text(directory)
+    sink = cc.files.write_text(directory)
     return SinkTarget(
         sink,
         visible,
@@ -144,7 +143,7 @@ def parquet_target(directory: Path) -> SinkTarget:
         tables = [library.read_table(path) for path in sorted(directory.glob("*.parquet"))]
         return [(row["number"], row["text"]) for table in tables for row in table.to_pylist()]
 
-    sink = cc.files.parquet(directory, {"number": "int64", "text": "string"})
+    sink = cc.files.write_parquet(directory, {"number": "int64", "text": "string"})
     return SinkTarget(
         sink,
         visible,
@@ -166,7 +165,7 @@ def divided_target(directory: Path) -> SinkTarget:
             found += [(row["number"], said["text"], int(said["digit"] or 0)) for row in rows]
         return sorted(found)
 
-    sink = cc.files.parquet(
+    sink = cc.files.write_parquet(
         directory,
         {"number": "int64", "text": "string", "digit": "int8"},
         partition_by=["text", "digit"],
@@ -191,7 +190,7 @@ def rolled_target(directory: Path) -> SinkTarget:
         ]
         return sorted(found, key=lambda record: record["number"])
 
-    sink: Any = cc.files.jsonl(directory, partition_by="digit")
+    sink: Any = cc.files.write_jsonl(directory, partition_by="digit")
     small = replace(sink, layout=replace(sink.layout, roll_bytes=40))
     return SinkTarget(
         small,
@@ -317,7 +316,7 @@ def test_objects_in_s3_conform(check: Check, s3: S3Server, monkeypatch: pytest.M
             files.rm_file(key)
         return taken
 
-    target = SinkTarget(cc.files.jsonl(url), visible, lambda i: {"number": i}, take)
+    target = SinkTarget(cc.files.write_jsonl(url), visible, lambda i: {"number": i}, take)
     if check is check_random_lives:
         # Each of its steps lists and reads all there is.
         check_random_lives(target, steps=40)

@@ -161,7 +161,7 @@ class NumberedJob:
         return flow
 
     def sink(self) -> cc.Sink:
-        return cc.files.jsonl(self.out)
+        return cc.files.write_jsonl(self.out)
 
     def open_gate(self) -> None:
         """Let the rest of the records go as fast as they can."""

@@ -17,7 +17,7 @@ def main(directory: Path, engine: str) -> None:
     flow = cc.Flow("readable")
     numbers = flow.source(cc.generate(lambda i: (i % 50, f"{CANARY}-{i}"), rate=2_000))
     latest = numbers.key_by(lambda one: one[0]).reduce(lambda _, one: one).map(list)
-    latest.sink(cc.files.jsonl(directory / "out"))
+    latest.sink(cc.files.write_jsonl(directory / "out"))
     settings = cc.Settings(
         parallelism=2,
         engine=engine,  # type: ignore[arg-type]

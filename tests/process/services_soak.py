@@ -102,7 +102,7 @@ def soaked(kafka: str, conninfo: str, files: str) -> cc.Flow:
     columns = {"key": "integer", "count": "integer", "total": "bigint"}
     counts.sink(cc.kafka.sink(kafka, "counts", key=key_text)).named("to-kafka")
     counts.sink(cc.postgres.sink(conninfo, "counts", columns)).named("to-postgres")
-    counts.sink(cc.files.jsonl(files)).named("to-files")
+    counts.sink(cc.files.write_jsonl(files)).named("to-files")
     return flow
 
 

@@ -39,7 +39,7 @@ def main(servers: str, topic: str, directory: str, engine: str, count: str) -> N
     }
     flow = cc.Flow("by-spark")
     source = flow.source(cc.spark.stream("kafka", options, every="100ms")).named("kafka")
-    source.map(lambda row: row.value.decode()).sink(cc.files.text(f"{directory}/out"))
+    source.map(lambda row: row.value.decode()).sink(cc.files.write_text(f"{directory}/out"))
     settings = cc.Settings(
         engine=engine,  # type: ignore[arg-type]
         parallelism=2,

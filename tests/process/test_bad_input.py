@@ -59,8 +59,8 @@ def failure(
 
 def words(directory: Path, pattern: str, **options: Any) -> cc.Flow:
     flow = cc.Flow("words")
-    source = flow.source(cc.files.lines(str(directory / pattern), **options))
-    source.map(len).sink(cc.files.jsonl(directory / "out"))
+    source = flow.source(cc.files.read_text(str(directory / pattern), **options))
+    source.map(len).sink(cc.files.write_jsonl(directory / "out"))
     return flow
 
 
@@ -116,7 +116,7 @@ def test_a_record_that_can_not_be_sent_is_an_error_with_the_record(tmp_path: Pat
     numbers = flow.source(cc.generate(lambda i: (i, None), count=1_000))
     bad = numbers.map(lambda one: (one[0], lambda: 1) if one[0] in range(500, 560, 2) else one)
     bad.key_by(lambda one: one[0]).aggregate(int, lambda total, one: total + 1).sink(
-        cc.files.jsonl(tmp_path / "out")
+        cc.files.write_jsonl(tmp_path / "out")
     )
     text = failure(started.flow(flow, settings_in(tmp_path)))
     assert "<function" in text
@@ -130,7 +130,7 @@ def test_a_key_that_is_no_key_is_an_error_with_the_key(tmp_path: Path, started: 
     """K2. Which values are keys, unit tests say."""
     flow = cc.Flow("keys")
     keyed = flow.source(cc.generate(lambda i: i, count=1_000)).key_by(lambda i: key if i == 500 else i)
-    keyed.named("bad-keys").count().sink(cc.files.jsonl(tmp_path / "out"))
+    keyed.named("bad-keys").count().sink(cc.files.write_jsonl(tmp_path / "out"))
     text = failure(started.flow(flow, settings_in(tmp_path)))
     assert "'bad-keys'" in text
     assert f"of type {type(key).__name__} can't be a key" in text
@@ -140,7 +140,7 @@ def test_a_key_that_is_no_key_is_an_error_with_the_key(tmp_path: Path, started: 
 def test_a_record_that_is_not_json_is_an_error_with_the_record(tmp_path: Path, started: Any) -> None:
     flow = cc.Flow("json")
     source = flow.source(cc.generate(lambda i: i, count=1_000))
-    source.map(lambda i: {1, 2} if i == 500 else i).sink(cc.files.jsonl(tmp_path / "out"))
+    source.map(lambda i: {1, 2} if i == 500 else i).sink(cc.files.write_jsonl(tmp_path / "out"))
     text = failure(started.flow(flow, settings_in(tmp_path)), RefusedRecordError)
     assert "record {1, 2} can't be written as JSON" in text
     assert "was refused 3 times in a row" in text
@@ -223,7 +223,7 @@ def test_the_directory_of_another_job_is_refused_before_any_side_effect(tmp_path
     before = snapshot_of_tree(tmp_path)
     spark_jobs = started.spark._jsc.sc().statusStore().jobsList(None).size()
     flow = cc.Flow("other")
-    flow.source(cc.generate(lambda i: i)).map(str).sink(cc.files.jsonl(tmp_path / "other-out"))
+    flow.source(cc.generate(lambda i: i)).map(str).sink(cc.files.write_jsonl(tmp_path / "other-out"))
     with pytest.raises(StoreError, match="it belongs to flow 'numbered', and this is flow 'other'") as caught:
         started.flow(flow, numbered.all_settings())
     assert "choose another checkpoint_dir" in str(caught.value)
@@ -242,14 +242,14 @@ def test_another_flow_input_or_output_on_a_directory_is_refused_or_asked_for(
     before = snapshot_of_tree(tmp_path)
 
     other_name = cc.Flow("letters")
-    source = other_name.source(cc.files.lines(str(tmp_path / "a.txt")))
-    source.map(len).sink(cc.files.jsonl(tmp_path / "out"))
+    source = other_name.source(cc.files.read_text(str(tmp_path / "a.txt")))
+    source.map(len).sink(cc.files.write_jsonl(tmp_path / "out"))
     with pytest.raises(StoreError, match="it belongs to flow 'words', and this is flow 'letters'"):
         started.flow(other_name, settings)
 
     other_graph = cc.Flow("words")
-    source = other_graph.source(cc.files.lines(str(tmp_path / "a.txt")))
-    source.map(str.strip).map(len).sink(cc.files.jsonl(tmp_path / "out"))
+    source = other_graph.source(cc.files.read_text(str(tmp_path / "a.txt")))
+    source.map(str.strip).map(len).sink(cc.files.write_jsonl(tmp_path / "out"))
     with pytest.raises(StoreError, match="added: map '3-map'\n  renamed: sink '3-sink' is called '4-sink'"):
         started.flow(other_graph, settings)
 
@@ -258,8 +258,8 @@ def test_another_flow_input_or_output_on_a_directory_is_refused_or_asked_for(
         started.flow(words(tmp_path, "b.txt"), settings)
 
     other_output = cc.Flow("words")
-    source = other_output.source(cc.files.lines(str(tmp_path / "a.txt")))
-    source.map(len).sink(cc.files.jsonl(tmp_path / "elsewhere"))
+    source = other_output.source(cc.files.read_text(str(tmp_path / "a.txt")))
+    source.map(len).sink(cc.files.write_jsonl(tmp_path / "elsewhere"))
     with pytest.raises(StoreError, match=rf"sink '3-sink' is '{tmp_path}/elsewhere' in this flow, and was"):
         started.flow(other_output, settings)
     assert snapshot_of_tree(tmp_path) == before
@@ -498,7 +498,7 @@ from crosscut.spark.cluster.session import spark_context
 "localhost".encode("idna")
 context, _ = spark_context(2, "nobody")
 flow = cc.Flow("nobody")
-flow.source(cc.generate(lambda i: i)).sink(cc.files.jsonl(sys.argv[2]))
+flow.source(cc.generate(lambda i: i)).sink(cc.files.write_jsonl(sys.argv[2]))
 settings = cc.Settings(checkpoint_dir=sys.argv[1])
 os.geteuid() or os.setuid(65534)
 try:

@@ -35,7 +35,7 @@ flow = cc.Flow("endless")
     .key_by(lambda number: number)
     .count()
     .named("counts")
-    .sink(cc.files.jsonl("out"))
+    .sink(cc.files.write_jsonl("out"))
     .named("out")
 )
 
@@ -61,7 +61,7 @@ FAILING = """
 import crosscut as cc
 
 flow = cc.Flow("failing")
-flow.source(cc.generate(lambda i: i, count=10)).map(lambda i: 1 // (i - 5)).sink(cc.files.jsonl("out"))
+flow.source(cc.generate(lambda i: i, count=10)).map(lambda i: 1 // (i - 5)).sink(cc.files.write_jsonl("out"))
 """
 
 

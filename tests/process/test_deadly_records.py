@@ -131,9 +131,9 @@ def test_records_that_end_the_process_become_dead_letters_and_the_job_goes_on(
     flow = cc.Flow("letters")
     stream = flow.source(cc.generate(numbered, count=COUNT, rate=8_000))
     parsed = with_letters(stream, place, Deadly(HARMS[how], bad))
-    parsed.sink(cc.files.jsonl(tmp_path / "out"))
+    parsed.sink(cc.files.write_jsonl(tmp_path / "out"))
     letters = parsed.side_output("dead letters")
-    letters.map(lambda one: [one.record, one.error]).sink(cc.files.jsonl(tmp_path / "dead"))
+    letters.map(lambda one: [one.record, one.error]).sink(cc.files.write_jsonl(tmp_path / "dead"))
     job = started(Written(flow, tmp_path, engine))
     started.finish(job)
     assert sorted(one[1] for one in lines(tmp_path / "out")) == [n for n in range(COUNT) if n not in bad]
@@ -162,7 +162,7 @@ def test_a_timer_that_ends_the_process_is_named(tmp_path: Path, started: Any) ->
     flow = cc.Flow("alarming")
     stream = flow.source(cc.generate(numbered, count=COUNT, rate=8_000)).assign_timestamps(lambda one: one[1])
     alarming = stream.key_by(lambda one: one[0]).process(Alarming(Deadly(crashes))).named("alarming")
-    alarming.sink(cc.files.jsonl(tmp_path / "out"))
+    alarming.sink(cc.files.write_jsonl(tmp_path / "out"))
     text = failure(started(Written(flow, tmp_path)), started)
     assert "operator 'alarming' ends its process (SIGSEGV) at a timer or window that is due" in text
     assert "in on_timer" in text
@@ -175,7 +175,7 @@ def test_a_job_whose_source_ends_the_process_fails_and_names_what_no_copy_tries(
     """Where Spark would try the batch a million times."""
     flow = cc.Flow("deadly-source")
     source = cc.generate(numbered_deadly, count=COUNT)
-    flow.source(source).named("numbers").sink(cc.files.jsonl(tmp_path / "out")).named("lines")
+    flow.source(source).named("numbers").sink(cc.files.write_jsonl(tmp_path / "out")).named("lines")
     text = failure(started(Written(flow, tmp_path, engine, restarts=3)), started)
     assert "don't try source 'numbers', sink 'lines'" in text
     assert lines(tmp_path / "out") == []
@@ -211,7 +211,7 @@ def test_lines_whose_decoding_ends_the_process_become_dead_letters(
         written_lines(tmp_path), decode=deadly_line, malformed=lambda line, error: [line, str(error)]
     )
     both = flow.source(source).named("lines")
-    both.sink(cc.files.jsonl(tmp_path / "out"))
+    both.sink(cc.files.write_jsonl(tmp_path / "out"))
     started.finish(started(Written(flow, tmp_path, engine)))
     found = lines(tmp_path / "out")
     assert sorted(n for n in found if isinstance(n, int)) == sorted(set(range(3_000)) - BAD_LINES)
@@ -226,7 +226,7 @@ def test_lines_whose_decoding_ends_the_process_become_dead_letters(
 def test_the_line_whose_decoding_ends_the_process_is_named(tmp_path: Path, started: Any) -> None:
     flow = cc.Flow("deadly-lines")
     source = cc.files.read_jsonl(written_lines(tmp_path), decode=deadly_line)
-    flow.source(source).named("lines").sink(cc.files.jsonl(tmp_path / "out"))
+    flow.source(source).named("lines").sink(cc.files.write_jsonl(tmp_path / "out"))
     text = failure(started(Written(flow, tmp_path)), started)
     assert "source 'lines'" in text
     assert "the line at byte 0, '0', ends its process (SIGSEGV) when it is decoded" in text

@@ -91,10 +91,10 @@ def flow_of(out: Path, gate: Path, then: list[tuple[str, int]], *, has_windows: 
         records = records.union(flow.source(cc.items(then)).named("more")).named("all")
     timed = records.assign_timestamps(time_of, out_of_orderness="1h").named("timed")
     keyed = timed.key_by(key_of).named("keys")
-    keyed.process(Kinds()).named("kinds").map(repr).sink(cc.files.jsonl(out / "kinds"))
+    keyed.process(Kinds()).named("kinds").map(repr).sink(cc.files.write_jsonl(out / "kinds"))
     if has_windows:
         windows = keyed.window(cc.tumbling(1_000)).sum(number_of).named("windows")
-        windows.map(repr).sink(cc.files.jsonl(out / "windows"))
+        windows.map(repr).sink(cc.files.write_jsonl(out / "windows"))
     return flow
 
 

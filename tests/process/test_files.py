@@ -38,9 +38,11 @@ def test_packed_csv_becomes_parquet_csv_and_text_through_kills(tmp_path: Path, s
     held = Held(cc.files.read_csv(tmp_path / "in" / "*.csv.gz"), tmp_path / "gate", rate=200)
     source = flow.source(held).named("in")
     counts = source.key_by(lambda row: row["key"]).count().named("counts")
-    counts.sink(cc.files.parquet(tmp_path / "parquet", {"key": "string", "count": "int64"})).named("parquet")
-    counts.sink(cc.files.csv(tmp_path / "csv", ["key", "count"], compression="gzip")).named("csv")
-    counts.map(counted).sink(cc.files.text(tmp_path / "text")).named("text")
+    counts.sink(cc.files.write_parquet(tmp_path / "parquet", {"key": "string", "count": "int64"})).named(
+        "parquet"
+    )
+    counts.sink(cc.files.write_csv(tmp_path / "csv", ["key", "count"], compression="gzip")).named("csv")
+    counts.map(counted).sink(cc.files.write_text(tmp_path / "text")).named("text")
 
     def from_parquet() -> list[tuple[str, int]]:
         tables = [library.read_table(path) for path in sorted((tmp_path / "parquet").glob("*.parquet"))]
@@ -70,7 +72,7 @@ def test_packed_csv_becomes_parquet_csv_and_text_through_kills(tmp_path: Path, s
     assert check_prefix(from_parquet()) == FILES * ROWS
     packed = cc.files.read_csv(tmp_path / "csv" / "*.csv.gz", types={"count": int})
     assert check_prefix([(row["key"], row["count"]) for row in read_source(packed)]) == FILES * ROWS
-    lines = [line.rpartition(" ") for line in read_source(cc.files.lines(tmp_path / "text" / "*.txt"))]
+    lines = [line.rpartition(" ") for line in read_source(cc.files.read_text(tmp_path / "text" / "*.txt"))]
     assert check_prefix([(key, int(count)) for key, _, count in lines]) == FILES * ROWS
     assert Counter(key for key, _ in from_parquet()) == keys
 
@@ -83,8 +85,8 @@ def test_files_that_appear_while_a_job_runs_are_read_once_through_kills(
     incoming, out = tmp_path / "in", tmp_path / "out"
     incoming.mkdir()
     flow = cc.Flow("arriving")
-    source = cc.files.watch(cc.files.lines(incoming / "*.txt"), every="20ms")
-    flow.source(source).named("in").sink(cc.files.text(out)).named("out")
+    source = cc.files.watch(cc.files.read_text(incoming / "*.txt"), every="20ms")
+    flow.source(source).named("in").sink(cc.files.write_text(out)).named("out")
     settings = cc.Settings(
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval="100ms"
     )

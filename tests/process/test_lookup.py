@@ -30,7 +30,7 @@ def flow_of(table: Path, out: Path) -> cc.Flow:
             lambda n: n % 3,
             join=lambda n, row: {"n": n, "version": row and row["version"]},
         )
-        .sink(cc.files.jsonl(out))
+        .sink(cc.files.write_jsonl(out))
     )
     return flow
 

@@ -57,7 +57,7 @@ class FarJob(NumberedJob):
     bucket: str
 
     def sink(self) -> cc.Sink:
-        return cc.files.jsonl(f"{self.bucket}/out")
+        return cc.files.write_jsonl(f"{self.bucket}/out")
 
     def look(self) -> int:
         """Copy what is new; nothing that was visible has gone. Return how many objects there are."""

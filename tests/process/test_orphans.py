@@ -136,7 +136,7 @@ def test_what_an_attempt_that_died_has_stored_is_deleted(
     """The process has returned nothing, so the driver does not know of its files."""
     monkeypatch.setattr(batches, "SWEEP_EVERY", 2)
     checkpoint_dir, noted = tmp_path / "checkpoints", tmp_path / "noted"
-    out = cc.files.jsonl(tmp_path / "out")
+    out = cc.files.write_jsonl(tmp_path / "out")
     sink = KillsAfterStoring(out, checkpoint_dir, noted, Once(tmp_path / "killed"))
     flow = cc.Flow("dying")
     numbers = flow.source(cc.generate(int, rate=20_000))

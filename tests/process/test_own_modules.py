@@ -69,7 +69,7 @@ for engine in ("continuous", "micro-batch"):
     flow = cc.Flow("orders")
     texts = ['{"number":%d,"who":"ada"}' % number for number in range(1, 5)]
     sums = flow.source(cc.items(texts)).map(seen).key_by(lambda record: record.who).process(Sum())
-    sums.sink(cc.files.text(where))
+    sums.sink(cc.files.write_text(where))
     flow.start(cc.Settings(parallelism=2, engine=engine, checkpoint_dir=where + "-state")).wait()
 """,
 }

@@ -143,9 +143,9 @@ def test_a_browser_sees_a_job_live_and_does_it_no_harm(
     numbers = flow.source(cc.generate(lambda number: number, rate=3_000)).named("numbers")
     checked = numbers.map(Raises(Once(tmp_path / "raised"))).named("check")
     paid = checked.key_by(lambda number: number % 50).process(Payments()).named("payments")
-    paid.sink(cc.files.jsonl(tmp_path / "out")).named("out")
+    paid.sink(cc.files.write_jsonl(tmp_path / "out")).named("out")
     refused = paid.map(refuses_some, on_error="dead letters").named("refuse")
-    refused.side_output("dead letters").map(repr).sink(cc.files.text(tmp_path / "letters"))
+    refused.side_output("dead letters").map(repr).sink(cc.files.write_text(tmp_path / "letters"))
     refused.for_each(ignored)
     settings = cc.Settings(
         parallelism=2,
@@ -457,7 +457,7 @@ SHOWN = """async (rates) => {
 def test_a_loop_is_drawn_with_its_back_edge_and_the_records_that_go_round_on_it(
     tmp_path: Path, started: Any, browser: Any
 ) -> None:
-    flow = example("collatz").lengths(10**9, cc.files.jsonl(tmp_path / "out"), rate=200)
+    flow = example("collatz").lengths(10**9, cc.files.write_jsonl(tmp_path / "out"), rate=200)
     settings = cc.Settings(
         parallelism=2,
         checkpoint_dir=tmp_path / "checkpoints",

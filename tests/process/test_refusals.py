@@ -117,9 +117,9 @@ def numbers(directory: Path, engine: str, *, at_commit: bool, **dead_letters: An
     # Both engines have some checkpoints on the way.
     rate = 200 if engine == "continuous" else None
     source = flow.source(cc.generate(int, count=COUNT, rate=rate))
-    source.named("numbers").sink(Strict(cc.files.jsonl(directory / "out"), at_commit), **dead_letters).named(
-        "out"
-    )
+    source.named("numbers").sink(
+        Strict(cc.files.write_jsonl(directory / "out"), at_commit), **dead_letters
+    ).named("out")
     return flow
 
 
@@ -149,7 +149,7 @@ ENGINES = pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
 def test_a_refused_record_is_a_dead_letter_once_and_all_others_are_written_once(
     engine: Any, tmp_path: Path, started: Any
 ) -> None:
-    letters = cc.files.jsonl(tmp_path / "refused")
+    letters = cc.files.write_jsonl(tmp_path / "refused")
     job = started.flow(
         numbers(tmp_path, engine, at_commit=False, dead_letters=letters), settings(tmp_path, engine)
     )
@@ -171,7 +171,7 @@ def test_without_dead_letters_it_fails_the_job_by_name_and_a_fixed_flow_goes_on(
     text = failure(job)
     assert "record 150 is refused: column n: at most 149" in text
     assert BAD not in written(tmp_path / "out")
-    letters = cc.files.jsonl(tmp_path / "refused")
+    letters = cc.files.write_jsonl(tmp_path / "refused")
     started.finish(
         started.flow(
             numbers(tmp_path, engine, at_commit=False, dead_letters=letters), settings(tmp_path, engine)

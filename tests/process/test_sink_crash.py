@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from crosscut.connectors.files.jsonl import jsonl
+from crosscut.connectors.files.jsonl import write_jsonl
 from crosscut.foundation.ids import CheckpointId
 from crosscut.testing.sinks import open_writer, permit
 
@@ -71,7 +71,7 @@ def run_job(directory: Path, seed: int, stop_at: int) -> None:
     # Claimed before anything is written, as in a job; also if it never completes a checkpoint.
     append_log(directory, LogEntry(epoch, last.checkpoint_id, last.written, last.handles))
     # Every other life divides its output: a transaction is several files then.
-    sink = jsonl(directory / "out", partition_by="last" if epoch % 2 else ())
+    sink = write_jsonl(directory / "out", partition_by="last" if epoch % 2 else ())
     writer = open_writer(sink, epoch, restore=last.checkpoint_id, handles=list(last.handles))
     report(b"R")
     pending: list[Any] = []
@@ -146,11 +146,11 @@ def test_a_directory_without_permission_is_an_error_before_anything_starts(tmp_p
     """D4: EACCES; in a process that is not root, whoever runs the tests."""
     code = (
         "import os, sys\n"
-        "from crosscut.connectors.files import jsonl\n"
+        "from crosscut.connectors.files import write_jsonl\n"
         "from crosscut.errors import ConnectorError\n"
         "os.geteuid() or os.setuid(65534)\n"
         "try:\n"
-        "    jsonl(sys.argv[1]).check()\n"
+        "    write_jsonl(sys.argv[1]).check()\n"
         "except ConnectorError as error:\n"
         "    sys.exit(str(error))\n"
     )

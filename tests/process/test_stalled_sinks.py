@@ -142,7 +142,7 @@ def files_in_s3(request: pytest.FixtureRequest, tmp_path: Path) -> System:
         found = [key for key in files.find(f"{url}/out") if key.endswith(".jsonl") and ".crosscut" not in key]
         return [int(line) for key in found for line in files.cat_file(key).split()]
 
-    return System(cc.files.jsonl(f"{url}/out"), visible, stalled_by(proxy))
+    return System(cc.files.write_jsonl(f"{url}/out"), visible, stalled_by(proxy))
 
 
 def table_in_iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> System:

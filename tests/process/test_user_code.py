@@ -279,7 +279,7 @@ def test_a_generator_that_never_stops_is_a_hang(tmp_path: Path, started: Any) ->
     """L1: flat_map takes everything that the function yields, so it never gives the loop back."""
     flow = cc.Flow("endless")
     source = flow.source(cc.generate(lambda i: i, count=10))
-    source.flat_map(lambda _: itertools.repeat(1)).sink(cc.files.jsonl(tmp_path / "out"))
+    source.flat_map(lambda _: itertools.repeat(1)).sink(cc.files.write_jsonl(tmp_path / "out"))
     timeout_s = limit_s(2)
     settings = {"heartbeat_timeout": timeout_s, "restart": cc.Restart(failures=0)}
     job = started(Written(flow, tmp_path, settings))
@@ -306,7 +306,9 @@ def test_state_that_can_not_be_stored_ends_the_job_with_the_key(tmp_path: Path, 
     """L1, I12: in the snapshot. No checkpoint can ever complete, so nothing was committed."""
     flow = cc.Flow("locks")
     keyed = flow.source(cc.generate(lambda i: i, rate=1_000)).key_by(lambda i: i)
-    keyed.aggregate(threading.Lock, lambda lock, _: lock, lambda _: 1).sink(cc.files.jsonl(tmp_path / "out"))
+    keyed.aggregate(threading.Lock, lambda lock, _: lock, lambda _: 1).sink(
+        cc.files.write_jsonl(tmp_path / "out")
+    )
     job = started(Written(flow, tmp_path, {"checkpoint_failures": 2}))
     text = failure(job, started)
     assert "3 checkpoints in a row failed" in text
@@ -320,7 +322,7 @@ def test_state_that_can_not_be_stored_ends_the_job_with_the_key(tmp_path: Path, 
 
 @dataclass(frozen=True)
 class BadSink(cc.Sink):
-    """Writes as `cc.files.jsonl` does, and does harm in some methods: always, or once in each.
+    """Writes as `cc.files.write_jsonl` does, and does harm in some methods: always, or once in each.
 
     Attributes:
         markers: Where it notes what it has done once; None: it does it always.
@@ -483,7 +485,7 @@ def test_code_that_can_not_be_loaded_in_the_workers_ends_the_job_soon_and_by_nam
     """Spark would start attempt after attempt, and the job end for want of workers, long after."""
     odd = NotInSpark()
     flow = cc.Flow("not-in-spark")
-    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, odd)).sink(cc.files.jsonl(tmp_path / "out"))
+    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, odd)).sink(cc.files.write_jsonl(tmp_path / "out"))
     settings = cc.Settings(
         parallelism=2, checkpoint_dir=str(tmp_path / "checkpoints"), start_timeout="10m", restart=FEW_RESTARTS
     )
@@ -500,7 +502,9 @@ def test_code_that_no_other_process_can_load_is_refused_before_the_job_starts(
     """P9."""
     here_only = HereOnly()
     flow = cc.Flow("here-only")
-    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, here_only)).sink(cc.files.jsonl(tmp_path / "out"))
+    flow.source(cc.generate(lambda i: i)).map(lambda i: (i, here_only)).sink(
+        cc.files.write_jsonl(tmp_path / "out")
+    )
     with pytest.raises(
         FlowError, match=r"can't be loaded in a fresh interpreter.*LookupError: not in this process"
     ):
@@ -526,7 +530,7 @@ class InterruptedSource(cc.Source):
 def test_an_interrupted_start_leaves_no_job_behind(tmp_path: Path, spark: Any) -> None:
     """Nobody would have a handle to it."""
     flow = cc.Flow("interrupted")
-    flow.source(InterruptedSource(tmp_path / "gate")).sink(cc.files.jsonl(tmp_path / "out"))
+    flow.source(InterruptedSource(tmp_path / "gate")).sink(cc.files.write_jsonl(tmp_path / "out"))
     with pytest.raises(KeyboardInterrupt):
         flow.start(cc.Settings(checkpoint_dir=str(tmp_path / "checkpoints")), spark=spark)
     threads = [one for one in threading.enumerate() if one.name == "crosscut-interrupted"]

@@ -25,7 +25,7 @@ import crosscut as cc
 
 flow = cc.Flow("words")
 words = flow.source(cc.items(["to", "be", "or", "not", "to", "be"])).named("words")
-words.key_by(lambda word: word).count().named("counts").sink(cc.files.jsonl("out")).named("out")
+words.key_by(lambda word: word).count().named("counts").sink(cc.files.write_jsonl("out")).named("out")
 """
 
 

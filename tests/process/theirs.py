@@ -20,7 +20,9 @@ def started(directory: Path, name: str, *, strict: bool = False, **conf: str) ->
     for key, value in conf.items():
         set_up.set(key.replace("_", "."), value)
     flow = cc.Flow(name)
-    flow.source(cc.items([1, 2, 3])).key_by(lambda one: one).count().sink(cc.files.jsonl(directory / name))
+    flow.source(cc.items([1, 2, 3])).key_by(lambda one: one).count().sink(
+        cc.files.write_jsonl(directory / name)
+    )
     settings = cc.Settings(
         engine="micro-batch",
         parallelism=2,

@@ -54,7 +54,7 @@ def live(machine: Machine, directory: Path, seed: int, takes: bool) -> None:
         AssertionError: A record is seen twice at any moment, or is not there in the end.
     """
     choices = random.Random(seed)
-    writer = open_writer(cc.files.jsonl(directory), 1, task=TaskId(VertexId("v"), 0))
+    writer = open_writer(cc.files.write_jsonl(directory), 1, task=TaskId(VertexId("v"), 0))
     handles = [stage(writer, [n], n + 1) for n in range(COUNT)]
     writer.commit(permit(COUNT), handles)
     writer.close()

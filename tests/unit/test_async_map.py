@@ -495,7 +495,7 @@ def test_whoever_stops_waiting_for_a_call_does_not_wait_for_its_end() -> None:
 def test_map_async_begins_a_vertex_and_says_what_it_does() -> None:
     flow = cc.Flow("f")
     stream = flow.source(cc.generate(lambda i: i, count=3)).map(str)
-    stream.map_async(doubled, capacity=7, ordered=False).map(str).sink(cc.files.jsonl("out"))
+    stream.map_async(doubled, capacity=7, ordered=False).map(str).sink(cc.files.write_jsonl("out"))
     graph = flow.compile(1, 1)
     assert [[node.uid for node in vertex.chain] for vertex in graph.vertices] == [
         ["1-source", "2-map"],

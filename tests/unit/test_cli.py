@@ -41,7 +41,7 @@ import crosscut as cc
 
 def counted():
     made = cc.Flow("made")
-    made.source(cc.generate(lambda i: i)).key_by(lambda i: i).count().sink(cc.files.jsonl("out"))
+    made.source(cc.generate(lambda i: i)).key_by(lambda i: i).count().sink(cc.files.write_jsonl("out"))
     return made
 
 flow = counted()

@@ -32,7 +32,9 @@ def task(index: int) -> TaskId:
 
 
 def writer(directory: Path, index: int, uid: str = "out") -> Any:
-    made = cc.files.jsonl(directory).writer(SinkContext(LINEAGE, Epoch(1), task(index), uid, driver="d"))
+    made = cc.files.write_jsonl(directory).writer(
+        SinkContext(LINEAGE, Epoch(1), task(index), uid, driver="d")
+    )
     made.recover(None, [])
     return made
 

@@ -34,7 +34,7 @@ def encoded(sink: Any, *records: Any) -> str:
 
 
 def csv_files(*columns: str, **options: Any) -> CsvFiles:
-    sink = cc.files.csv("out", list(columns), **options)
+    sink = cc.files.write_csv("out", list(columns), **options)
     assert isinstance(sink, CsvFiles)
     return sink
 
@@ -81,13 +81,13 @@ def test_a_record_that_is_no_row_of_csv_is_named_and_leaves_nothing(record: Any,
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: cc.files.csv("out", []),
-        lambda: cc.files.csv("out", "text"),
-        lambda: cc.files.csv("out", ["a", "a"]),
-        lambda: cc.files.csv("out", ["a"], delimiter="ab"),
-        lambda: cc.files.csv("out", ["a"], row="a"),  # type: ignore[arg-type]
-        lambda: cc.files.csv("ftp://host/out", ["a"]),
-        lambda: cc.files.text("out", compression="zip"),  # type: ignore[arg-type]
+        lambda: cc.files.write_csv("out", []),
+        lambda: cc.files.write_csv("out", "text"),
+        lambda: cc.files.write_csv("out", ["a", "a"]),
+        lambda: cc.files.write_csv("out", ["a"], delimiter="ab"),
+        lambda: cc.files.write_csv("out", ["a"], row="a"),  # type: ignore[arg-type]
+        lambda: cc.files.write_csv("ftp://host/out", ["a"]),
+        lambda: cc.files.write_text("out", compression="zip"),  # type: ignore[arg-type]
         lambda: cc.files.read_csv("*.csv", columns=[]),
         lambda: cc.files.read_csv("*.csv", delimiter=""),
         lambda: cc.files.read_csv("*.csv", encoding="utf-16"),
@@ -106,7 +106,7 @@ def test_arguments_that_make_no_sense_are_refused_at_once(make: Callable[[], Any
 
 @pytest.mark.parametrize("record", ["two\nlines", "ends with\r", 7, None, "\ud800"])
 def test_a_record_that_is_no_line_of_text_is_named(record: Any) -> None:
-    sink = cc.files.text("out")
+    sink = cc.files.write_text("out")
     assert isinstance(sink, TextFiles)
     with pytest.raises(ConnectorError, match=r"is no line of text|is no Unicode"):
         sink.encoder().add(["good", record])
@@ -174,7 +174,7 @@ def test_what_a_sink_writes_a_source_reads(tmp_path: Path) -> None:
     records = [{"text": 'a,"b"\n\rü' * (i % 4), "count": i} for i in range(100)]
     for name, sink in (
         ("csv", csv_files("text", "count")),
-        ("jsonl.gz", cc.files.jsonl("out", compression="gzip")),
+        ("jsonl.gz", cc.files.write_jsonl("out", compression="gzip")),
     ):
         encoder = sink._encoder()  # type: ignore[attr-defined]
         (tmp_path / f"part.{name}").write_bytes(
@@ -205,7 +205,7 @@ def test_a_packed_file_that_can_not_be_read_is_named(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConnectorError, match=words) as refused:
-        read_source(cc.files.lines(tmp_path / "in.*"))
+        read_source(cc.files.read_text(tmp_path / "in.*"))
     assert name in str(refused.value)
 
 
@@ -221,7 +221,7 @@ def test_a_packed_file_that_has_become_shorter_is_not_taken_for_read(tmp_path: P
     part = pack[suffix](b"line\n" * 20)
     path = tmp_path / f"in.txt.{suffix}"
     path.write_bytes(part + part)
-    source = cc.files.lines(path)
+    source = cc.files.read_text(path)
     (split,) = source.splits(1)
     reader = source.reader(split, 0)
     found: list[str] = []
@@ -253,7 +253,7 @@ def test_an_encoding_is_checked_before_a_file_is_looked_for() -> None:
 
 def parquet_of(directory: Path, schema: Any, *batches: list[Any], **options: Any) -> Path:
     pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
-    sink = cc.files.parquet(directory, schema, **options)
+    sink = cc.files.write_parquet(directory, schema, **options)
     encoder = sink._encoder()  # type: ignore[attr-defined]
     path = directory / "part.parquet"
     path.write_bytes(b"".join([encoder.add(batch) for batch in batches]) + encoder.finish())
@@ -293,7 +293,7 @@ def test_a_record_that_is_no_row_of_parquet_is_named_and_leaves_nothing(
     tmp_path: Path, record: Any, words: str
 ) -> None:
     pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
-    sink = cc.files.parquet(tmp_path, {"text": "string", "count": "int64"})
+    sink = cc.files.write_parquet(tmp_path, {"text": "string", "count": "int64"})
     encoder = sink._encoder()  # type: ignore[attr-defined]
     with pytest.raises(ConnectorError, match=words):
         encoder.add([("good", 1), record])
@@ -353,7 +353,7 @@ def test_a_type_that_parquet_has_no_form_for_is_refused_at_once() -> None:
     arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
     for kind in (arrow.month_day_nano_interval(), arrow.struct([])):
         with pytest.raises(ConnectorError, match="Parquet has no form for column 'b' of type"):
-            cc.files.parquet("out", arrow.schema([("a", arrow.int64()), ("b", kind)]))
+            cc.files.write_parquet("out", arrow.schema([("a", arrow.int64()), ("b", kind)]))
 
 
 def test_a_schema_of_pyarrow_may_say_what_must_not_be_missing(tmp_path: Path) -> None:
@@ -395,4 +395,4 @@ def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
 def test_a_schema_that_makes_no_sense_is_refused_at_once(schema: Any, options: Any) -> None:
     pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
     with pytest.raises(ConnectorError, match="expected"):
-        cc.files.parquet("out", schema, **options)
+        cc.files.write_parquet("out", schema, **options)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosscut.connectors.files.jsonl import encoded_lines, jsonl
+from crosscut.connectors.files.jsonl import encoded_lines, write_jsonl
 from crosscut.errors import ConnectorError
 
 Point = namedtuple("Point", "x y")
@@ -118,20 +118,20 @@ def test_the_directory_is_absolute_and_may_be_a_file_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert jsonl("out") == jsonl(tmp_path / "out") == jsonl(f"file://{tmp_path}/out")
-    assert jsonl("s3://key:secret@bucket/out/").describe() == "s3://***@bucket/out"
+    assert write_jsonl("out") == write_jsonl(tmp_path / "out") == write_jsonl(f"file://{tmp_path}/out")
+    assert write_jsonl("s3://key:secret@bucket/out/").describe() == "s3://***@bucket/out"
     for url in ("ftp://host/out", "memory://out", "s3://"):
         with pytest.raises(ConnectorError, match="an object store in which a copy appears as a whole"):
-            jsonl(url)
+            write_jsonl(url)
     with pytest.raises(ConnectorError, match="not a path"):
-        jsonl("")
+        write_jsonl("")
 
 
 def test_check_leaves_no_trace(tmp_path: Path) -> None:
     """The job may still be refused, or be finished already."""
     (tmp_path / "old").mkdir()
-    jsonl(tmp_path / "new").check()
-    jsonl(tmp_path / "old").check()
+    write_jsonl(tmp_path / "new").check()
+    write_jsonl(tmp_path / "old").check()
     assert [p.name for p in tmp_path.rglob("*")] == ["old"]
 
 
@@ -139,4 +139,4 @@ def test_check_says_why_a_directory_cannot_be_used(tmp_path: Path) -> None:
     """D4: found on the driver, before anything starts."""
     (tmp_path / "file").touch()
     with pytest.raises(ConnectorError, match=r"\S+/file/out: Not a directory; choose a path"):
-        jsonl(tmp_path / "file" / "out").check()
+        write_jsonl(tmp_path / "file" / "out").check()

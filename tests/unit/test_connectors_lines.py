@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crosscut.connectors.files.lines import Lines, lines
+from crosscut.connectors.files.lines import Lines, read_text
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, SplitReader
 from crosscut.errors import ConnectorError, SettingsError
 from crosscut.testing.sources import next_batch, read_source, read_split
@@ -33,7 +33,7 @@ def test_a_relative_pattern_is_relative_to_the_directory_where_the_source_was_ma
 ) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     monkeypatch.chdir(tmp_path)
-    source = lines("*.txt")
+    source = read_text("*.txt")
     (split,) = source.splits(1)
     monkeypatch.chdir("/")
     assert list(source.splits(1)) == [split]
@@ -43,8 +43,8 @@ def test_a_relative_pattern_is_relative_to_the_directory_where_the_source_was_ma
 
 def test_a_file_whose_name_looks_like_a_pattern_is_found(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("found\n")
-    assert read_source(lines(tmp_path / "a[1].txt")) == ["found"]
-    assert read_source(lines(f"file://{tmp_path}/a[[]1].txt")) == ["found"]
+    assert read_source(read_text(tmp_path / "a[1].txt")) == ["found"]
+    assert read_source(read_text(f"file://{tmp_path}/a[[]1].txt")) == ["found"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_only_newline_with_or_without_carriage_return_ends_a_line(
     content: bytes, expected: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(content)
-    assert read_source(lines(tmp_path / "a")) == expected
+    assert read_source(read_text(tmp_path / "a")) == expected
 
 
 def test_a_byte_order_mark_is_dropped_at_the_start_of_the_file_only(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_byte_order_mark_is_dropped_at_the_start_of_the_file_only(tmp_path: Pa
 
 def test_the_number_of_lines_is_right_even_if_a_code_decodes_to_a_newline(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a+AAo-b\r\nc\n")
-    reader = only_reader(lines(tmp_path / "a", encoding="utf-7"))
+    reader = only_reader(read_text(tmp_path / "a", encoding="utf-7"))
     assert reader.read(1) == ["a\nb"]
     assert reader.position == 9
     assert reader.read(5) == ["c"]
@@ -94,7 +94,7 @@ def test_a_big_file_becomes_ranges_of_whole_lines(tmp_path: Path) -> None:
 def test_what_is_appended_after_the_start_of_the_job_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("one\ntwo\n")
-    source = lines(path)
+    source = read_text(path)
     (split,) = source.splits(1)
     with path.open("a") as file:
         file.write("three\n")
@@ -113,7 +113,7 @@ def test_no_match_names_the_pattern_and_the_directory(tmp_path: Path) -> None:
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n")
-    source = lines(tmp_path / "a")
+    source = read_text(tmp_path / "a")
     (split,) = source.splits(1)
     (tmp_path / "a").unlink()
     with pytest.raises(ConnectorError, match=r"can't read \S+/a: No such file"):
@@ -147,7 +147,7 @@ def test_a_file_that_shrank_is_an_error_when_opened_and_while_read(tmp_path: Pat
 
 def test_a_line_that_is_too_long_is_named_and_others_are_not(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(f"{'x' * 100}\n{'y' * 101}\n")
-    reader = only_reader(lines(tmp_path / "a", line_bytes_max=100))
+    reader = only_reader(read_text(tmp_path / "a", line_bytes_max=100))
     assert next_batch(reader, 10) == ["x" * 100]
     with pytest.raises(ConnectorError, match=r"line at byte 101 is longer than 100 bytes.*line_bytes_max"):
         next_batch(reader, 10)
@@ -176,18 +176,18 @@ def test_a_line_longer_than_a_chunk_is_read_in_bounded_steps(tmp_path: Path) -> 
 )
 def test_options_that_cannot_work_are_refused_at_once(options: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(options))):
-        lines("a", **options)  # type: ignore[arg-type]
+        read_text("a", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pattern", ["", "memory://bucket/*.txt", "file://host/a", b"a", 7, "a\0b"])
 def test_patterns_that_are_no_local_path_are_refused_at_once(pattern: str) -> None:
     with pytest.raises(ConnectorError, match="pattern of the lines source"):
-        lines(pattern)
+        read_text(pattern)
 
 
 def test_a_position_of_another_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n")
-    source = lines(tmp_path / "a")
+    source = read_text(tmp_path / "a")
     (split,) = source.splits(1)
     positions: list[JSON] = [-1, "0", None, [0]]
     for position in positions:
@@ -197,7 +197,7 @@ def test_a_position_of_another_source_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_a_split_without_records(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    reader = only_reader(lines(tmp_path / "a"))
+    reader = only_reader(read_text(tmp_path / "a"))
     assert reader.read(1) == EndOfSplit()
     assert reader.position == 0
     reader.close()

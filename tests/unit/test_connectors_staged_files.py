@@ -713,7 +713,7 @@ def test_of_a_divided_batch_only_what_can_not_be_written_is_refused(
 def test_a_directory_whose_path_no_commit_could_give_is_refused_with_its_record(tmp_path: Path) -> None:
     """P6. Each level fits; all of them together do not."""
     names = [f"c{index}" for index in range(20)]
-    sink = cc.files.jsonl(tmp_path, partition_by=names)
+    sink = cc.files.write_jsonl(tmp_path, partition_by=names)
     writer = sink.writer(SinkContext(Lineage(LINEAGE), Epoch(1), TaskId(VertexId("v"), 0), "out"))
     writer.recover(None, [])
     with pytest.raises(RefusedRecordError, match=r"the directory .* has \d+ bytes"):

@@ -134,7 +134,7 @@ def test_records_without_a_timestamp_go_to_the_dead_letters_and_windows_close_wi
     def build(stream: Any) -> Any:
         timed = stream.assign_timestamps(lambda one: one["at"], on_error="dead letters").named("times")
         letters = timed.side_output("dead letters").map(lambda letter: (letter.operator, letter.error))
-        letters.sink(cc.files.jsonl(tmp_path / "letters"))
+        letters.sink(cc.files.write_jsonl(tmp_path / "letters"))
         return timed.key_by(lambda _: "all").window(cc.tumbling("1s")).count()
 
     found = results(build, records, tmp_path)

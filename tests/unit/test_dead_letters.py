@@ -325,10 +325,10 @@ def test_a_letter_is_of_bounded_length_whatever_was_raised() -> None:
 def test_dead_letters_must_be_read_and_are_shown() -> None:
     flow = cc.Flow("f")
     mapped = flow.source(cc.generate(lambda i: i, count=3)).map(halved, on_error="dead letters")
-    mapped.sink(cc.files.jsonl("out"))
+    mapped.sink(cc.files.write_jsonl("out"))
     with pytest.raises(FlowError, match="the stream 'dead letters' of operator '2-map' leads nowhere"):
         flow.compile(1, 1)
-    mapped.side_output("dead letters").sink(cc.files.jsonl("letters"))
+    mapped.side_output("dead letters").sink(cc.files.write_jsonl("letters"))
     graph = flow.compile(1, 1)
     assert "2-map (dead letters)" in explained(graph)
     assert len(graph.edges) == 1

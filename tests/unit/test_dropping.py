@@ -206,8 +206,8 @@ def test_a_sink_without_pending_output_and_an_empty_reason_are_refused_by_name(
 def test_letters_that_are_committed_are_listed_so_also_without_records(tmp_path: Path) -> None:
     """An operator who takes them for pending would drop what everybody sees."""
     flow = cc.Flow("orders")
-    letters = cc.files.jsonl(tmp_path / "bad")
-    flow.source(cc.items([1])).sink(cc.files.jsonl(tmp_path / "good"), dead_letters=letters)
+    letters = cc.files.write_jsonl(tmp_path / "bad")
+    flow.source(cc.items([1])).sink(cc.files.write_jsonl(tmp_path / "good"), dead_letters=letters)
     (vertex,) = [one for one in flow.compile(1, 8).vertices if one.sink is not None]
     assert vertex.sink is not None
     uid, one_task = vertex.chain[-1].uid, TaskId(vertex.vertex_id, 0)

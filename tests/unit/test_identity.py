@@ -27,12 +27,12 @@ from crosscut.protocol.log.identity import (
 def flow_of(*names: str, pattern: str = "a/*.txt", emit: Any = "updates") -> FlowIdentity:
     """lines -> some maps, by these names -> counts -> out; "" leaves an operator without a name."""
     flow = cc.Flow("words")
-    stream = flow.source(cc.files.lines(pattern)).named("lines")
+    stream = flow.source(cc.files.read_text(pattern)).named("lines")
     for name in names:
         stream = stream.map(str)
         if name:
             stream.named(name)
-    stream.key_by(str).count(emit=emit).named("counts").sink(cc.files.jsonl("out")).named("out")
+    stream.key_by(str).count(emit=emit).named("counts").sink(cc.files.write_jsonl("out")).named("out")
     return identity_of(flow.compile(2, 128))
 
 

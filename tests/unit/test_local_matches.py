@@ -51,7 +51,7 @@ def test_a_file_that_several_links_lead_to_is_found_once(logs: Path, pattern: st
         assert names(logs, pattern) == ["logs/25/app.log", "logs/26/app.log", outside]
     else:
         assert set(names(logs, pattern)) == {outside, "logs/25/app.log", "logs/26/app.log"}
-    assert len(read_source(cc.files.lines(logs / pattern))) == 3
+    assert len(read_source(cc.files.read_text(logs / pattern))) == 3
 
 
 def test_a_file_is_named_as_itself_even_where_only_a_link_matches(logs: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_link_is_opened_by_its_own_name_which_says_how_it_is_packed(tmp_path: 
     (tmp_path / "blob").write_bytes(gzip.compress(b"packed\n"))
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.txt.gz").symlink_to("../blob")
-    assert read_source(cc.files.lines(tmp_path / "in/*")) == ["packed"]
+    assert read_source(cc.files.read_text(tmp_path / "in/*")) == ["packed"]
 
 
 def test_hard_links_are_one_file(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_links_in_front_of_the_first_wildcard_are_how_the_place_is_called(tmp_pa
 def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     (tmp_path / "gone.txt").symlink_to("nowhere")
     with pytest.raises(ConnectorError, match=r"gone\.txt"):
-        cc.files.lines(tmp_path / "*.txt").splits(1)
+        cc.files.read_text(tmp_path / "*.txt").splits(1)
 
 
 LEVELS = st.sampled_from(["a", "b", ".c", "d.txt"])

@@ -50,7 +50,7 @@ def graph_of(*sinks: cc.Sink) -> JobGraph:
 
 
 def test_every_sink_is_asked(tmp_path: Path) -> None:
-    sinks = [cc.files.text(tmp_path / name) for name in ("a", "b", "c")]
+    sinks = [cc.files.write_text(tmp_path / name) for name in ("a", "b", "c")]
     assert terms.committed_output(graph_of(*sinks)) == ()
     for index, sink in enumerate(sinks[:2]):
         writer = open_writer(sink, 1)

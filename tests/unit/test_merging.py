@@ -82,7 +82,7 @@ def test_no_merge_reaches_around_a_file_that_stays_as_it_is() -> None:
 
 
 def test_lines_of_all_tasks_and_checkpoints_are_in_one_file_and_the_job_goes_on(tmp_path: Path) -> None:
-    sink = cc.files.jsonl(tmp_path)
+    sink = cc.files.write_jsonl(tmp_path)
     handles = committed(sink, [[1, 2], [3], [4]])
     committed(sink, [[10], [11]], index=2)
     committed(sink, [["other"]], uid="other")
@@ -106,7 +106,7 @@ def test_lines_of_all_tasks_and_checkpoints_are_in_one_file_and_the_job_goes_on(
 
 
 def test_young_files_large_files_and_what_is_no_output_are_left_alone(tmp_path: Path) -> None:
-    committed(cc.files.jsonl(tmp_path), [["x" * 100], ["y" * 100], ["z"]])
+    committed(cc.files.write_jsonl(tmp_path), [["x" * 100], ["y" * 100], ["z"]])
     (tmp_path / "notes.jsonl").write_text("{}")
     before = names_in(tmp_path)
     assert cc.files.compact(tmp_path) == []
@@ -117,9 +117,9 @@ def test_young_files_large_files_and_what_is_no_output_are_left_alone(tmp_path: 
 def test_parquet_is_merged_by_schema_and_within_each_directory(tmp_path: Path) -> None:
     library = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
     schema = {"id": "int64", "k": "int8"}
-    sink = cc.files.parquet(tmp_path, schema, partition_by="k", codec="zstd")
+    sink = cc.files.write_parquet(tmp_path, schema, partition_by="k", codec="zstd")
     committed(sink, [[(1, 0), (2, 1)], [(3, 0), (4, 1)]])
-    wider = cc.files.parquet(tmp_path, {**schema, "more": "string"}, partition_by="k")
+    wider = cc.files.write_parquet(tmp_path, {**schema, "more": "string"}, partition_by="k")
     committed(wider, [[(5, 0, "a")], [(6, 0, None)]], index=2)
     merged = cc.files.compact(tmp_path, older_than=NOW)
     assert sorted(os.path.dirname(one.path) for one in merged) == ["k=0", "k=0", "k=1"]
@@ -142,7 +142,7 @@ def test_small_parquet_that_holds_large_tables_is_merged_in_pieces_or_refused(
 ) -> None:
     """P8. A few hundred bytes are gigabytes, and whoever can write output may put them there."""
     library = pytest.importorskip("pyarrow.parquet", reason="pip install 'crosscut[parquet]'")
-    committed(cc.files.parquet(tmp_path, {"a": "string"}, codec="zstd"), [[("x" * 100_000,)] * 50] * 2)
+    committed(cc.files.write_parquet(tmp_path, {"a": "string"}, codec="zstd"), [[("x" * 100_000,)] * 50] * 2)
     monkeypatch.setattr(parquet_limits, "BATCH_BYTES_MAX", 1_000_000)
     monkeypatch.setattr(merged_content, "_ROW_GROUP_BYTES", 1_000_000)
     monkeypatch.setattr(parquet_limits, "PAGE_BYTES_MAX", 50_000)
@@ -162,19 +162,19 @@ def test_a_file_without_a_first_line_is_no_csv_with_a_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merged_content, "LINE_BYTES_MAX", 10_000)
-    committed(cc.files.csv(tmp_path, ["a" * 20_000]), [[("x",)], [("y",)]])
+    committed(cc.files.write_csv(tmp_path, ["a" * 20_000]), [[("x",)], [("y",)]])
     with pytest.raises(ConnectorError, match=r"\.csv: the first line is longer than 10000 bytes"):
         cc.files.compact(tmp_path, older_than=NOW, csv_header=True)
 
 
 def test_csv_is_merged_only_if_somebody_says_what_its_first_lines_are(tmp_path: Path) -> None:
-    committed(cc.files.csv(tmp_path, ["a", "b"]), [[(1, "x")], [(2, "y,\nz")]])
+    committed(cc.files.write_csv(tmp_path, ["a", "b"]), [[(1, "x")], [(2, "y,\nz")]])
     assert cc.files.compact(tmp_path, older_than=NOW) == []
     assert len(cc.files.compact(tmp_path, older_than=NOW, csv_header=True)) == 1
     (path,) = tmp_path.glob("*.csv")
     with path.open(newline="", encoding="utf-8") as file:
         assert list(csv.reader(file)) == [["a", "b"], ["1", "x"], ["2", "y,\nz"]]
-    committed(cc.files.csv(tmp_path, ["b", "a"]), [[(3, "x")]], index=2)
+    committed(cc.files.write_csv(tmp_path, ["b", "a"]), [[(3, "x")]], index=2)
     before = names_in(tmp_path)
     with pytest.raises(ConnectorError, match="their columns differ, or they have no header"):
         cc.files.compact(tmp_path, older_than=NOW, csv_header=True)
@@ -186,8 +186,8 @@ def test_what_is_packed_is_packed_again_as_one(tmp_path: Path, compression: Any)
     """One member, or frame: some readers take no more of a file than the first."""
     if compression == "zstd":
         pytest.importorskip("zstandard", reason="pip install 'crosscut[zstd]'")
-    committed(cc.files.jsonl(tmp_path / "a", compression=compression), [[1, 2], ["three"]])
-    committed(cc.files.csv(tmp_path / "b", ["n"], compression=compression), [[(1,)], [(2,)]])
+    committed(cc.files.write_jsonl(tmp_path / "a", compression=compression), [[1, 2], ["three"]])
+    committed(cc.files.write_csv(tmp_path / "b", ["n"], compression=compression), [[(1,)], [(2,)]])
     assert [len(cc.files.compact(tmp_path / one, older_than=NOW, csv_header=True)) for one in "ab"] == [1, 1]
     found = [path.read_bytes() for one in "ab" for path in (tmp_path / one).iterdir() if path.is_file()]
     assert [unpacked(data, compression) for data in found] == [b'1\n2\n"three"\n', b"n\n1\n2\n"]
@@ -205,7 +205,7 @@ def unpacked(data: bytes, compression: str) -> bytes:
 
 
 def test_a_packed_file_that_was_cut_is_named_and_nothing_is_merged(tmp_path: Path) -> None:
-    committed(cc.files.jsonl(tmp_path, compression="gzip"), [["x" * 100], ["y" * 100]])
+    committed(cc.files.write_jsonl(tmp_path, compression="gzip"), [["x" * 100], ["y" * 100]])
     path = next(tmp_path.glob("*.gz"))
     path.write_bytes(path.read_bytes()[:-9])
     before = names_in(tmp_path)
@@ -218,7 +218,7 @@ def test_a_file_that_a_reader_takes_meanwhile_keeps_the_others_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N3."""
-    committed(cc.files.jsonl(tmp_path), [[1], [2], [3]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2], [3]])
     second = sorted(tmp_path.glob("*.jsonl"))[1]
     rename = os.rename
 
@@ -248,7 +248,7 @@ def test_two_runs_at_once_and_what_is_no_directory_are_refused(tmp_path: Path) -
 
 
 def test_whoever_reads_as_crosscut_does_waits_while_files_are_moved(tmp_path: Path) -> None:
-    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2]])
     cc.files.compact(tmp_path, older_than=NOW)
     with (tmp_path / ".crosscut" / "merges" / "moving.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -261,7 +261,7 @@ def test_whoever_reads_as_crosscut_does_waits_while_files_are_moved(tmp_path: Pa
 
 def test_files_that_follow_one_another_in_a_checkpoint_are_merged_in_their_order(tmp_path: Path) -> None:
     """I5."""
-    sink = cc.files.jsonl(tmp_path, roll_bytes=1024 * 1024)
+    sink = cc.files.write_jsonl(tmp_path, roll_bytes=1024 * 1024)
     writer = open_writer(sink, 1)
     for n in range(8):
         writer.write([[n, "x" * 1024 * 1024]])
@@ -278,7 +278,7 @@ def test_files_that_are_merged_right_after_they_were_listed_are_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a query would leave out their records; now it finds no such file when it opens them."""
-    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2]])
 
     @contextmanager
     def merged_after(directory: str) -> Iterator[None]:
@@ -291,7 +291,7 @@ def test_files_that_are_merged_right_after_they_were_listed_are_not_passed_over(
 
 
 def test_whoever_lists_during_the_first_merge_of_all_is_told_to_list_again(tmp_path: Path) -> None:
-    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2]])
     with pytest.raises(ConnectorError, match="read it again"), merges_done(str(tmp_path)):
         assert cc.files.compact(tmp_path, older_than=NOW)
     with merges_done(str(tmp_path)):
@@ -300,7 +300,7 @@ def test_whoever_lists_during_the_first_merge_of_all_is_told_to_list_again(tmp_p
 
 def test_a_file_that_was_written_long_before_its_commit_is_as_young_as_that(tmp_path: Path) -> None:
     """Else who follows the output is not behind, and finds it merged with what was read."""
-    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2]])
     for path in tmp_path.glob("*.jsonl"):
         os.utime(path, (0, 0))
     assert cc.files.compact(tmp_path, older_than="10m") == []
@@ -309,7 +309,7 @@ def test_a_file_that_was_written_long_before_its_commit_is_as_young_as_that(tmp_
 
 def test_output_that_is_followed_is_each_checkpoint_once_or_an_error(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    committed(cc.files.jsonl(out), [[{"n": 1}], [{"n": 2}], [{"n": 3}]])
+    committed(cc.files.write_jsonl(out), [[{"n": 1}], [{"n": 2}], [{"n": 3}]])
     (youngest,) = out.glob("part-00001-000000000003-*")
     os.utime(youngest, (2**32, 2**32))
     cc.files.compact(out, older_than=NOW)
@@ -335,7 +335,7 @@ def test_a_job_that_starts_anew_is_told_of_merged_output(tmp_path: Path) -> None
 
 
 def test_the_command_says_what_it_has_merged(tmp_path: Path) -> None:
-    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2]])
     run = CliRunner().invoke(program, ["files", "compact", str(tmp_path), "--older-than", "0"])
     assert run.exit_code == 0
     assert "2 files, 4 bytes" in run.output
@@ -383,7 +383,7 @@ def trap_with(directory: Path, victim: Path, name: str) -> None:
 def test_no_link_among_merges_leads_to_files_of_somebody_else(tmp_path: Path, name: str) -> None:
     """Whoever may write output put it there; `crosscut files compact` is run by somebody with more rights."""
     out, victim = tmp_path / "out", tmp_path / "victim"
-    (handle,) = committed(cc.files.jsonl(out), [[1]])
+    (handle,) = committed(cc.files.write_jsonl(out), [[1]])
     victim.mkdir()
     final = handle["final"] if isinstance(handle, dict) else ""
     for one in ("0", "1", "merged", str(final)):
@@ -400,7 +400,7 @@ def test_no_link_among_merges_leads_to_files_of_somebody_else(tmp_path: Path, na
 
 
 def test_a_file_that_has_become_a_link_is_not_read_into_the_output(tmp_path: Path) -> None:
-    committed(cc.files.jsonl(tmp_path), [[1], [2]])
+    committed(cc.files.write_jsonl(tmp_path), [[1], [2]])
     secret = tmp_path.parent / "secret"
     secret.write_text('"secret"\n')
     first = sorted(tmp_path.glob("*.jsonl"))[0]

@@ -37,7 +37,9 @@ FUNCTIONS = functions()
 
 
 def test_there_are_functions_to_look_at() -> None:
-    assert {"kafka.source", "kafka.sink", "files.jsonl", "files.read_csv", "nats.sink"} <= set(FUNCTIONS)
+    assert {"kafka.source", "kafka.sink", "files.write_jsonl", "files.read_csv", "nats.sink"} <= set(
+        FUNCTIONS
+    )
     assert len(FUNCTIONS) > 25
 
 
@@ -54,8 +56,8 @@ def test_an_option_that_there_is_not_is_refused_with_what_may_be_meant(name: str
     [
         ("kafka.source", "startingOffsets", "what Spark calls startingOffsets is start= here"),
         ("kafka.source", "endingOffsets", "what Spark calls endingOffsets is stop= here"),
-        ("files.parquet", "partitionBy", "did you mean 'partition_by'?"),
-        ("files.jsonl", "checkpointLocation", "checkpoint_dir= of crosscut.Settings"),
+        ("files.write_parquet", "partitionBy", "did you mean 'partition_by'?"),
+        ("files.write_jsonl", "checkpointLocation", "checkpoint_dir= of crosscut.Settings"),
         ("kafka.source", "zzz", "has no option 'zzz': it has servers, topics, start, stop, decode,"),
     ],
 )

@@ -53,7 +53,7 @@ def test_another_job_in_the_same_place_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_query_waits_for_output_that_is_being_committed(tmp_path: Path) -> None:
-    writer = cc.files.jsonl(tmp_path / "out").writer(
+    writer = cc.files.write_jsonl(tmp_path / "out").writer(
         SinkContext(Lineage("a1"), Epoch(1), TASK, "lines", driver="d")
     )
     writer.recover(None, [])
@@ -104,7 +104,9 @@ def test_output_is_read_up_to_any_checkpoint_that_has_some_and_no_further(tmp_pa
 
 def committed_as(directory: Path, *checkpoints: int) -> None:
     """Commit a record for each checkpoint."""
-    writer = cc.files.jsonl(directory).writer(SinkContext(Lineage("a1"), Epoch(1), TASK, "lines", driver="d"))
+    writer = cc.files.write_jsonl(directory).writer(
+        SinkContext(Lineage("a1"), Epoch(1), TASK, "lines", driver="d")
+    )
     writer.recover(None, [])
     for n in checkpoints:
         writer.write([n])

@@ -89,21 +89,21 @@ def test_an_xz_file_has_as_much_memory_as_the_strongest_level_needs_and_no_more(
     (tmp_path / "most.txt.xz").write_bytes(
         lzma.compress(b"a\nb\n", preset=9 | lzma.PRESET_EXTREME) + bytes(8)
     )
-    assert read_source(cc.files.lines(tmp_path / "most.txt.xz")) == ["a", "b"]
+    assert read_source(cc.files.read_text(tmp_path / "most.txt.xz")) == ["a", "b"]
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 512 * 1024 * 1024}]
     (tmp_path / "huge.txt.xz").write_bytes(lzma.compress(b"a\n", filters=filters))
     with pytest.raises(ConnectorError, match=r"huge\.txt\.xz: LZMAError: Memory usage limit"):
-        read_source(cc.files.lines(tmp_path / "huge.txt.xz"))
+        read_source(cc.files.read_text(tmp_path / "huge.txt.xz"))
 
 
 def test_a_window_above_128_mib_is_refused(tmp_path: Path) -> None:
     """P8. As the zstd command does without --long."""
     (tmp_path / "in.txt.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\x90" + b"\x01\x00\x00")
     with pytest.raises(ConnectorError, match=r"in\.txt\.zst: .*damaged: .*memory"):
-        read_source(cc.files.lines(tmp_path / "in.txt.zst"))
+        read_source(cc.files.read_text(tmp_path / "in.txt.zst"))
 
 
 def test_what_follows_a_frame_is_named(tmp_path: Path) -> None:
     (tmp_path / "in.txt.zst").write_bytes(zstd(b"a\n", checksum=True, size=True) + b"more")
     with pytest.raises(ConnectorError, match="is no frame of Zstandard"):
-        read_source(cc.files.lines(tmp_path / "in.txt.zst"))
+        read_source(cc.files.read_text(tmp_path / "in.txt.zst"))

@@ -66,7 +66,7 @@ def test_a_value_that_would_come_back_as_another_is_refused(value: Any, message:
 
 
 def test_one_and_true_are_two_directories(tmp_path: Path) -> None:
-    sink = cc.files.jsonl(tmp_path, partition_by=["a", "b"])
+    sink = cc.files.write_jsonl(tmp_path, partition_by=["a", "b"])
     records = [{"a": one, "b": None, "n": n} for n, one in enumerate([1, True, 0, False, 1, None])]
     committed(sink, records)
     found = {
@@ -87,7 +87,7 @@ def test_one_and_true_are_two_directories(tmp_path: Path) -> None:
 def test_values_of_one_text_are_one_file_with_all_their_rows_in_order(
     tmp_path: Path, compression: Any
 ) -> None:
-    sink = cc.files.csv(tmp_path, ["a", "n"], partition_by="a", compression=compression)
+    sink = cc.files.write_csv(tmp_path, ["a", "n"], partition_by="a", compression=compression)
     committed(sink, [(1, 0), ("1", 1), (1, 2), (True, 3), ("true", 4)])
     opened = gzip.open if compression else open
     found = {}
@@ -105,7 +105,7 @@ class Visit:
 
 
 def test_records_of_json_lines_need_the_fields_that_divide_them(tmp_path: Path) -> None:
-    sink = cc.files.jsonl(tmp_path, partition_by="country")
+    sink = cc.files.write_jsonl(tmp_path, partition_by="country")
     committed(sink, [Visit("DE", "ada")])
     (path,) = tmp_path.glob("country=DE/*.jsonl")
     assert path.read_text() == '{"user":"ada"}\n'
@@ -121,7 +121,7 @@ def test_records_of_json_lines_need_the_fields_that_divide_them(tmp_path: Path) 
 
 
 def test_columns_that_divide_csv_are_not_in_its_files(tmp_path: Path) -> None:
-    sink = cc.files.csv(tmp_path, ["a", "b", "c"], partition_by="b")
+    sink = cc.files.write_csv(tmp_path, ["a", "b", "c"], partition_by="b")
     committed(sink, [(1, "x", 2), (3, "y", 4), (5, "x", 6)])
     found = {
         path.parent.name: list(csv.reader(path.read_text().splitlines()))
@@ -133,7 +133,7 @@ def test_columns_that_divide_csv_are_not_in_its_files(tmp_path: Path) -> None:
 def test_polars_reads_divided_parquet_and_only_what_is_committed(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars", reason="pip install 'crosscut[polars]'")
     schema = {"id": "int64", "country": "string", "day": "date32"}
-    sink = cc.files.parquet(tmp_path, schema, partition_by=["country", "day"])
+    sink = cc.files.write_parquet(tmp_path, schema, partition_by=["country", "day"])
     rows = [(1, "a/b:=ü", date(2026, 1, 1)), (2, None, date(2026, 1, 2)), (3, "a/b:=ü", date(2026, 1, 1))]
     writer = open_writer(sink, 1)
     writer.commit(permit(1), [stage(writer, rows, 1)])
@@ -145,13 +145,13 @@ def test_polars_reads_divided_parquet_and_only_what_is_committed(tmp_path: Path)
 
 def test_what_does_not_fit_a_column_that_divides_is_refused_by_its_type(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pip install 'crosscut[parquet]'")
-    sink = cc.files.parquet(tmp_path, {"id": "int64", "country": "string"}, partition_by="country")
+    sink = cc.files.write_parquet(tmp_path, {"id": "int64", "country": "string"}, partition_by="country")
     writer = open_writer(sink, 1)
     with pytest.raises(ConnectorError, match="does not fit the schema"):
         writer.write([(1, "DE"), (2, 3)])
     writer.close()
     with pytest.raises(ConnectorError, match="column 'at' is of type double"):
-        cc.files.parquet(tmp_path, {"id": "int64", "at": "float64"}, partition_by="at")
+        cc.files.write_parquet(tmp_path, {"id": "int64", "at": "float64"}, partition_by="at")
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_a_layout_that_is_none_is_refused_where_it_is_written(
     arguments: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConnectorError, match=message):
-        cc.files.csv(tmp_path, ["a", "b"], **arguments)
+        cc.files.write_csv(tmp_path, ["a", "b"], **arguments)
 
 
 def test_a_hidden_directory_is_never_made_of_a_column(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError, match="begins with a dot is hidden"):
-        cc.files.jsonl(tmp_path, partition_by=".a")
+        cc.files.write_jsonl(tmp_path, partition_by=".a")
 
 
 def test_a_job_that_starts_anew_is_told_of_divided_output_without_a_ledger(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_the_format_crosscut_has_the_columns_that_divide_output(tmp_path: Path) 
         return [found] if isinstance(found, tuple) else [tuple(row.values()) for row in found.to_pylist()]
 
     names = ["id", "word", "on"]
-    lines = cc.files.jsonl(out / "lines", partition_by=["word", "on"])
+    lines = cc.files.write_jsonl(out / "lines", partition_by=["word", "on"])
     committed(lines, [dict(zip(names, row, strict=True)) for row in rows])
     output = OutputOf("", "sink", str(out / "lines"), "jsonl")
     assert schema_of(output).fieldNames() == ["value", "word", "on"]
@@ -213,7 +213,7 @@ def test_the_format_crosscut_has_the_columns_that_divide_output(tmp_path: Path) 
     with pytest.raises(ConnectorError, match=r"its directory says on='(true|false)', which is no date"):
         read(output, StructType([StructField("on", DateType())]))
 
-    columns = cc.files.parquet(
+    columns = cc.files.write_parquet(
         out / "columns", {"id": "int64", "word": "string", "on": "bool"}, partition_by=["word", "on"]
     )
     committed(columns, rows)

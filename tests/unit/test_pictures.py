@@ -26,7 +26,7 @@ def looped() -> cc.Flow:
         halved = loop.map(lambda n: n // 2).named("halve")
         return halved.filter(lambda n: n > 1).named("again"), halved.filter(lambda n: n <= 1).named("done")
 
-    numbers.iterate(step).sink(cc.files.jsonl("out")).named("out")
+    numbers.iterate(step).sink(cc.files.write_jsonl("out")).named("out")
     return flow
 
 
@@ -48,7 +48,7 @@ def test_no_two_vertices_stand_in_one_place_and_all_are_in_the_picture() -> None
     flow = cc.Flow("wide")
     source = flow.source(cc.items([1])).named("numbers")
     for number in range(12):
-        source.rebalance().map(str).named(f"branch-{number}").sink(cc.files.jsonl(f"out-{number}"))
+        source.rebalance().map(str).named(f"branch-{number}").sink(cc.files.write_jsonl(f"out-{number}"))
     root = ElementTree.fromstring(svg_of(flow.compile(2, 128)))
     boxes = [
         tuple(int(one.get(name, "")) for name in ("x", "y", "width", "height"))

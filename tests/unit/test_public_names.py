@@ -85,10 +85,8 @@ def test_a_module_lists_what_is_public_and_nothing_else(name: str) -> None:
     assert all(getattr(module, one) is not None for one in public)
 
 
-FORMATS = ("csv", "jsonl", "parquet")
+FORMATS = ("csv", "jsonl", "parquet", "text")
 FURTHER = {
-    "files.lines": "Source",
-    "files.text": "Sink",
     "files.watch": "Source",
     "http.events": "Source",
     "postgres.changes": "Source",
@@ -121,12 +119,12 @@ def connectors() -> dict[str, str]:
 
 
 def test_connectors_are_named_by_one_scheme() -> None:
-    """`source` and `sink` of a system; of files, which have formats, `read_FORMAT` and FORMAT."""
+    """`source` and `sink` of a system; of files, which have formats, `read_FORMAT` and `write_FORMAT`."""
     expected = dict(FURTHER)
     for module in ("delta", "iceberg", "sqlite", "http", "kafka", "nats", "postgres", "spark"):
         expected[f"{module}.sink"] = "Sink"
     for module in ("kafka", "nats", "postgres", "spark"):
         expected[f"{module}.source"] = "Source"
     for one in FORMATS:
-        expected |= {f"files.read_{one}": "Source", f"files.{one}": "Sink"}
+        expected |= {f"files.read_{one}": "Source", f"files.write_{one}": "Sink"}
     assert connectors() == expected

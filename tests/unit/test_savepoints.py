@@ -142,9 +142,11 @@ def flow_of(*, name: str = "fruit", kind: str = "count", out: str = "out", extra
         counted = keyed.count().named("counts")
     else:
         counted = keyed.aggregate(int, lambda total, word: total + 1).named("counts")
-    counted.sink(cc.files.jsonl(out)).named("sink")
+    counted.sink(cc.files.write_jsonl(out)).named("sink")
     if extra:
-        flow.source(cc.items([1, 2])).named("more").sink(cc.files.jsonl(f"{out}-more")).named("more-sink")
+        flow.source(cc.items([1, 2])).named("more").sink(cc.files.write_jsonl(f"{out}-more")).named(
+            "more-sink"
+        )
     return flow
 
 
@@ -456,7 +458,7 @@ def test_each_task_has_its_own_broadcast_state_since_others_have_more_on_their_w
 
 def test_state_that_nobody_takes_is_dropped_only_if_the_user_says_so(savepoint: Path, tmp_path: Path) -> None:
     flow = cc.Flow("other")
-    flow.source(cc.items(["apple"])).named("words").sink(cc.files.jsonl("out")).named("sink")
+    flow.source(cc.items(["apple"])).named("words").sink(cc.files.write_jsonl("out")).named("sink")
     graph = flow.compile(2, 16)
     with pytest.raises(StoreError, match=r"no operator takes the state \(6 rows\) of 'counts'"):
         begun(savepoint, tmp_path, graph)

@@ -543,7 +543,7 @@ def sink_acknowledged(n: CheckpointId, records: int = 0, **snapshot: Any) -> Sna
 
 
 def sink_task(directory: Path, attempts_max: int = 2, **restored: Any) -> tuple[Task, SinkWriter]:
-    writer = cc.files.jsonl(directory).writer(SinkContext(LINEAGE, EPOCH, HERE, "out"))
+    writer = cc.files.write_jsonl(directory).writer(SinkContext(LINEAGE, EPOCH, HERE, "out"))
     writer.recover(None, [])
     task = task_of(
         SinkOperator("out", writer),

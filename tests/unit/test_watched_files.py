@@ -185,14 +185,14 @@ def test_a_file_that_is_moved_away_while_somebody_looks_is_no_error(
     # Who reads what is there once has none to lose.
     (tmp_path / "read.txt").write_text("never\n")
     with pytest.raises(ConnectorError, match=r"can't read .*read\.txt"):
-        read_source(cc.files.lines(tmp_path / "*.txt"))
+        read_source(cc.files.read_text(tmp_path / "*.txt"))
 
 
 def test_a_file_that_a_pattern_finds_by_two_ways_is_read_once(tmp_path: Path) -> None:
     directory = tmp_path / "logs" / "logs"
     directory.mkdir(parents=True)
     (directory / "a.txt").write_text("a\n")
-    source = cc.files.lines(tmp_path / "**" / "logs" / "**" / "*.txt")
+    source = cc.files.read_text(tmp_path / "**" / "logs" / "**" / "*.txt")
     assert read_source(source) == ["a"]
     assert read_source(Watched(source, 1.0, ends=True)) == ["a"]  # type: ignore[arg-type]
 
@@ -201,8 +201,8 @@ def test_only_files_can_be_watched_and_what_is_watched_is_said(tmp_path: Path) -
     with pytest.raises(SettingsError, match="expected a source of files"):
         cc.files.watch(cc.items([1]))
     with pytest.raises(SettingsError, match="expected a duration above 0"):
-        cc.files.watch(cc.files.lines("*.txt"), every=0)
-    source = cc.files.watch(cc.files.lines(tmp_path / "*.txt"))
+        cc.files.watch(cc.files.read_text("*.txt"), every=0)
+    source = cc.files.watch(cc.files.read_text(tmp_path / "*.txt"))
     assert source.describe() == f"{tmp_path}/*.txt, watched"
     other = cc.Split("1", 0, {"path": "a"})
     with pytest.raises(ConnectorError, match="is not of a watched directory"):
@@ -224,7 +224,7 @@ def test_objects_that_appear_in_s3_are_read_once(s3: S3Server, monkeypatch: pyte
         monkeypatch.setenv(name, value)
     bucket, files = s3.bucket(), s3.files()
     files.pipe_file(f"{bucket}/in/a.txt", b"1\n2\n")
-    reading = Reading(cc.files.watch(cc.files.lines(f"{bucket}/in/*.txt"), every="1ms"))
+    reading = Reading(cc.files.watch(cc.files.read_text(f"{bucket}/in/*.txt"), every="1ms"))
     reading.until(lambda: reading.records == ["1", "2"])
     reading.checkpoint()
     files.pipe_file(f"{bucket}/in/b.txt", b"3\n")

@@ -36,8 +36,8 @@ class Flow:
     Examples:
         >>> import crosscut as cc
         >>> flow = cc.Flow("word-count")
-        >>> words = flow.source(cc.files.lines("corpus/*.txt")).flat_map(str.split)
-        >>> end = words.key_by(lambda word: word).count().sink(cc.files.jsonl("out"))
+        >>> words = flow.source(cc.files.read_text("corpus/*.txt")).flat_map(str.split)
+        >>> end = words.key_by(lambda word: word).count().sink(cc.files.write_jsonl("out"))
     """
 
     def __init__(self, name: str) -> None:

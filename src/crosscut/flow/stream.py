@@ -619,8 +619,8 @@ class Stream(SideOutputs, Generic[Record]):
 
         Examples:
             >>> import crosscut as cc
-            >>> lines = cc.Flow("copied").source(cc.files.lines("in/*.txt"))
-            >>> end = lines.sink(cc.files.text("out"), name="copies")
+            >>> lines = cc.Flow("copied").source(cc.files.read_text("in/*.txt"))
+            >>> end = lines.sink(cc.files.write_text("out"), name="copies")
         """
         if not isinstance(sink, Sink):
             raise _error(self._draft, "sink", f"expected a crosscut.Sink, found {_shown(sink)}")
@@ -651,7 +651,7 @@ class Stream(SideOutputs, Generic[Record]):
                 self._draft,
                 "sink",
                 f"dead_letters: one task writes {_shown(letters)}, and all tasks write the sink; choose one "
-                f"that each task writes to, such as crosscut.files.jsonl",
+                f"that each task writes to, such as crosscut.files.write_jsonl",
             )
         return SinkWithDeadLetters(sink, letters)
 

@@ -19,7 +19,7 @@ assert_type(numbers.inspect(print).rebalance().broadcast(), cc.Stream[int])
 assert_type(flow.source(cc.items(["a", "b"])), cc.Stream[str])
 numbers.sink(cc.printing())
 
-words = flow.source(cc.files.lines("*.txt")).flat_map(str.split)
+words = flow.source(cc.files.read_text("*.txt")).flat_map(str.split)
 assert_type(words, cc.Stream[str])
 keyed = words.key_by(lambda word: (word, len(word)))
 assert_type(keyed, cc.KeyedStream[tuple[str, int], str])
@@ -44,7 +44,7 @@ assert_type(by_length.aggregate(list, longest, len), cc.Stream[tuple[int, int]])
 assert_type(by_length.aggregate((0, 0), add), cc.Stream[tuple[int, tuple[int, int]]])
 assert_type(by_length.aggregate((0, 0), add, lambda total: total[1] / total[0]), cc.Stream[tuple[int, float]])
 assert_type(by_length.aggregate(0, lambda total, word: total + len(word)), cc.Stream[tuple[int, int]])
-words.map(json.loads).map(lambda anything: anything["key"]).sink(cc.files.jsonl("out")).named("out")
+words.map(json.loads).map(lambda anything: anything["key"]).sink(cc.files.write_jsonl("out")).named("out")
 
 
 def step(loop: cc.Stream[int]) -> tuple[cc.Stream[int], cc.Stream[str]]:

@@ -17,10 +17,10 @@ numbers.key_by(str).count(emit="often")  # wrong: arg-type
 numbers.key_by(str).sum(lambda n: n.upper())  # wrong: attr-defined
 numbers.key_by(str).aggregate(0, lambda total, n: total + n.upper())  # wrong: attr-defined
 numbers.key_by(str).count().map(lambda pair: pair[2])  # wrong: misc
-flow.source(cc.files.lines("*.txt")).map(lambda line: line + 1)  # wrong: operator
+flow.source(cc.files.read_text("*.txt")).map(lambda line: line + 1)  # wrong: operator
 flow.source(cc.items([1, 2])).map(lambda n: n.upper())  # wrong: attr-defined
 flow.source("*.txt")  # wrong: arg-type
-numbers.sink(cc.files.jsonl("out")).map(str)  # wrong: attr-defined
+numbers.sink(cc.files.write_jsonl("out")).map(str)  # wrong: attr-defined
 
 
 class Texts(cc.Sink[str]):

@@ -51,7 +51,7 @@ def line_count(paths: Iterable[str]) -> int:
 
 
 def word_counts(paths: Iterable[str]) -> Counter[str]:
-    """Count the words of files, as they are after `lines(errors="replace")` and `str.split`.
+    """Count the words of files, as they are after `read_text(errors="replace")` and `str.split`.
 
     Whole files can be split into words at once, since the end of a line is also the end of a word.
     """

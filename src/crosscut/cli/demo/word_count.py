@@ -25,8 +25,8 @@ from crosscut.cli.demo.verdict import (
 )
 from crosscut.cli.follow import follow
 from crosscut.cli.view import JobView, job_view
-from crosscut.connectors.files.jsonl import jsonl
-from crosscut.connectors.files.lines import lines
+from crosscut.connectors.files.jsonl import write_jsonl
+from crosscut.connectors.files.lines import read_text
 from crosscut.contracts.connectors import Source
 from crosscut.contracts.settings import Settings
 from crosscut.errors import SettingsError
@@ -117,7 +117,7 @@ def run(request: Request, console: Console) -> Result | None:
         if pattern is None:
             console.print("Collecting the sources of Python's standard library ...", style="dim")
             pattern = write_corpus(space.path / "corpus")
-        source = lines(pattern, errors="replace")
+        source = read_text(pattern, errors="replace")
         paths = _files_of(source)
         size_bytes, total = sum(map(os.path.getsize, paths)), line_count(paths)
         console.print(
@@ -177,7 +177,7 @@ def word_count(source: Source, output: Path) -> Flow:
         .key_by(lambda word: word)
         .count()
         .named("counts")
-        .sink(jsonl(output))
+        .sink(write_jsonl(output))
         .named("out")
     )
     return flow

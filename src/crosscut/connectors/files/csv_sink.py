@@ -31,8 +31,8 @@ from crosscut.foundation.suggestions import checks_options
 _AS_IT_IS = frozenset((str, int, float, type(None)))
 
 
-@checks_options("files.csv")
-def csv_sink(
+@checks_options("files.write_csv")
+def write_csv(
     directory: str | os.PathLike[str],
     columns: Sequence[str],
     *,
@@ -46,12 +46,12 @@ def csv_sink(
 ) -> Sink:
     r"""Return a sink that writes records as rows of CSV files in `directory`, exactly once.
 
-    Files come to be as those of `crosscut.files.jsonl` do: one a task and checkpoint, visible as a whole.
-    They are UTF-8; a row ends with "\n"; text with a delimiter, a quote or a line end in it is quoted.
+    Files come to be as those of `crosscut.files.write_jsonl` do: one a task and checkpoint, visible as a
+    whole. They are UTF-8; a row ends with "\n"; text with a delimiter, a quote or a line end in it is quoted.
     None is an empty field, True is "true"; dates and times are as in ISO 8601.
 
     Args:
-        directory: See `crosscut.files.jsonl`.
+        directory: See `crosscut.files.write_jsonl`.
         columns: Names, in the order of the values of a record.
         row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
             Default: the record itself.
@@ -59,7 +59,7 @@ def csv_sink(
         header: Whether each file begins with the names.
         compression: "gzip" (files are called `*.csv.gz`) or "zstd" (`*.csv.zst`; needs `crosscut[zstd]`).
         partition_by: Columns whose values name directories, and which are not in the files; see
-            `crosscut.files.jsonl`, for the next two as well.
+            `crosscut.files.write_jsonl`, for the next two as well.
         partitions_max: How many such directories one task may have rows for in one checkpoint.
         roll_bytes: A file of so many bytes is followed by another one of the same checkpoint.
 
@@ -69,7 +69,7 @@ def csv_sink(
 
     Examples:
         >>> import crosscut as cc
-        >>> sink = cc.files.csv("out", ["word", "count"])
+        >>> sink = cc.files.write_csv("out", ["word", "count"])
     """
     checked_row(row)
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n\0':

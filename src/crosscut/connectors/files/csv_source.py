@@ -49,11 +49,11 @@ def read_csv(
     split, so order is kept within it. A line end in a quoted field comes out as a newline.
 
     Args:
-        pattern: As for `crosscut.files.lines`; packed files and URLs, too.
+        pattern: As for `crosscut.files.read_text`; packed files and URLs, too.
         columns: Names, if the files have no header. Default: the first row of each file has them.
         types: What makes a value of a text, by column, such as {"count": int}.
         delimiter: One character.
-        encoding: As for `crosscut.files.lines`.
+        encoding: As for `crosscut.files.read_text`.
         malformed: What becomes of a row that has more or fewer fields than there are columns, one that its
             type refuses, a quote that is never closed, or more than `row_bytes_max`: "fail" the job, "skip"
             it with a warning, or a function of its text and the error, whose result becomes the record. Of a

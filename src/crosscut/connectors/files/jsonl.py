@@ -36,8 +36,8 @@ from crosscut.foundation.suggestions import checks_options
 _RAW_NEWLINE = orjson.Fragment(b"\n")
 
 
-@checks_options("files.jsonl")
-def jsonl(
+@checks_options("files.write_jsonl")
+def write_jsonl(
     directory: str | os.PathLike[str],
     *,
     compression: Compression | None = None,
@@ -71,7 +71,7 @@ def jsonl(
 
     Examples:
         >>> import crosscut as cc
-        >>> sink = cc.files.jsonl("out")
+        >>> sink = cc.files.write_jsonl("out")
     """
     return JsonLines(
         sink_directory(directory, "JSON lines"),
@@ -82,7 +82,7 @@ def jsonl(
 
 @dataclass(frozen=True, slots=True)
 class JsonLines(FileSink):
-    """See `jsonl`."""
+    """See `write_jsonl`."""
 
     @property
     def format(self) -> str:

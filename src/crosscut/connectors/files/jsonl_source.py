@@ -37,10 +37,10 @@ def read_jsonl(
 ) -> Source[Any]:
     """Return a source of the JSON values that stand in the lines of all files that match `pattern`.
 
-    What files, splits and order are is as for `crosscut.files.lines`; empty lines are left out.
+    What files, splits and order are is as for `crosscut.files.read_text`; empty lines are left out.
 
     Args:
-        pattern: As for `crosscut.files.lines`; packed files and URLs, too.
+        pattern: As for `crosscut.files.read_text`; packed files and URLs, too.
         decode: What records are: the values of "json", those of a class with `crosscut.json(Payment)`, or a
             function of the line.
         malformed: What becomes of a line that can't be decoded, is nested more than 200 levels deep, or is

@@ -26,8 +26,8 @@ _ENDLESS = 1 << 62
 _REMOTE_WAIT_MS = 2
 
 
-@checks_options("files.lines")
-def lines(
+@checks_options("files.read_text")
+def read_text(
     pattern: str | os.PathLike[str],
     errors: str = "strict",
     encoding: str = "utf-8",
@@ -59,15 +59,15 @@ def lines(
 
     Examples:
         >>> import crosscut as cc
-        >>> source = cc.files.lines("corpus/**/*.txt", errors="replace")
+        >>> source = cc.files.read_text("corpus/**/*.txt", errors="replace")
     """
-    checked_bytes_max(line_bytes_max, "lines(line_bytes_max=")
+    checked_bytes_max(line_bytes_max, "read_text(line_bytes_max=")
     try:
         codecs.lookup_error(errors)
     except (LookupError, TypeError) as error:
         raise SettingsError(
-            f"lines(errors={errors!r}): expected 'strict', 'replace', 'ignore' or another error handler of "
-            f"Python's codecs"
+            f"read_text(errors={errors!r}): expected 'strict', 'replace', 'ignore' or another error handler "
+            f"of Python's codecs"
         ) from error
     checked_encoding(encoding, "lines")
     return Lines(
@@ -98,7 +98,7 @@ def checked_encoding(encoding: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lines(FileSource[str]):
-    """See `lines`. A position is a byte offset in the file; the source starts looking in `directory`."""
+    """See `read_text`. A position is a byte offset in the file; the source starts looking in `directory`."""
 
     pattern: str
     directory: str
@@ -342,7 +342,7 @@ class LinesReader(SplitReader[str]):
             offset = start + len(chunk) - len(error.object) + error.start
             raise ConnectorError(
                 f"{self._path}: byte {offset} (0x{error.object[error.start]:02x}) is not {encoding}: "
-                f"{error.reason}; give lines() the right encoding=, or errors='replace' or 'ignore'",
+                f"{error.reason}; give read_text() the right encoding=, or errors='replace' or 'ignore'",
                 path=self._path,
                 offset=offset,
                 is_permanent=True,

@@ -30,8 +30,8 @@ Codec = Literal["snappy", "zstd", "gzip", "none"]
 _CODECS = ("snappy", "zstd", "gzip", "none")
 
 
-@checks_options("files.parquet")
-def parquet(
+@checks_options("files.write_parquet")
+def write_parquet(
     directory: str | os.PathLike[str],
     schema: Mapping[str, str] | Any,
     *,
@@ -43,12 +43,12 @@ def parquet(
 ) -> Sink:
     """Return a sink that writes records as rows of Parquet files in `directory`, exactly once.
 
-    Files come to be as those of `crosscut.files.jsonl` do: one a task and checkpoint, visible as a whole, so
-    that Spark, Polars, DuckDB and all others that read a directory of Parquet see exactly what is
+    Files come to be as those of `crosscut.files.write_jsonl` do: one a task and checkpoint, visible as a whole,
+    so that Spark, Polars, DuckDB and all others that read a directory of Parquet see exactly what is
     committed.
 
     Args:
-        directory: See `crosscut.files.jsonl`.
+        directory: See `crosscut.files.write_jsonl`.
         schema: Names and types of the columns: "int64", "float64", "string", "bool", "binary", "date32",
             "timestamp[us]", "timestamp[us, tz=UTC]" and what else pyarrow calls by a name; or a
             `pyarrow.Schema`, for lists, structs and decimals.
@@ -56,7 +56,7 @@ def parquet(
             Default: the record itself.
         codec: "snappy", "zstd", "gzip" or "none".
         partition_by: Columns whose values name directories, and which are not in the files; of type string,
-            bool, date32 or an integer. See `crosscut.files.jsonl`, for the next two as well.
+            bool, date32 or an integer. See `crosscut.files.write_jsonl`, for the next two as well.
         partitions_max: How many such directories one task may have rows for in one checkpoint. Each takes
             some memory for the rows that are not written yet.
         roll_bytes: A file of so many bytes is followed by another one of the same checkpoint.
@@ -68,7 +68,7 @@ def parquet(
 
     Examples:
         >>> import crosscut as cc
-        >>> sink = cc.files.parquet("out", {"word": "string", "count": "int64"})
+        >>> sink = cc.files.write_parquet("out", {"word": "string", "count": "int64"})
     """
     checked_row(row)
     if codec not in _CODECS:
@@ -110,7 +110,7 @@ def check_partitions(schema: Any, columns: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFiles(FileSink):
-    """See `parquet`."""
+    """See `write_parquet`."""
 
     schema: Any
     row: Callable[[Any], Any] | None

@@ -38,7 +38,7 @@ def read_parquet(
     happen in a thread, one batch ahead.
 
     Args:
-        pattern: As for `crosscut.files.lines`; URLs, too.
+        pattern: As for `crosscut.files.read_text`; URLs, too.
         columns: Which to read; default: all. Other columns cost nothing.
 
     Raises:

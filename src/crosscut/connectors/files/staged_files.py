@@ -1,4 +1,4 @@
-"""Files with a two-phase commit: the sink writer behind `jsonl` and `collect`.
+"""Files with a two-phase commit: the sink writer behind `write_jsonl` and `collect`.
 
 A transaction is one file, or several where output is divided by columns or by size. Each is written under a
 staged name that readers do not look at, made durable by `prepare`, and moved to its final name by `commit`,

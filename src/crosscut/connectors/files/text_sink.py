@@ -15,8 +15,8 @@ from crosscut.errors import ConnectorError
 from crosscut.foundation.suggestions import checks_options
 
 
-@checks_options("files.text")
-def text(
+@checks_options("files.write_text")
+def write_text(
     directory: str | os.PathLike[str],
     *,
     compression: Compression | None = None,
@@ -24,12 +24,12 @@ def text(
 ) -> Sink[str]:
     r"""Return a sink that writes records, which are text, as lines of files in `directory`, exactly once.
 
-    Files come to be as those of `crosscut.files.jsonl` do. They are UTF-8; a line ends with "\n".
+    Files come to be as those of `crosscut.files.write_jsonl` do. They are UTF-8; a line ends with "\n".
 
     Args:
-        directory: See `crosscut.files.jsonl`.
+        directory: See `crosscut.files.write_jsonl`.
         compression: "gzip" (files are called `*.txt.gz`) or "zstd" (`*.txt.zst`; needs `crosscut[zstd]`).
-        roll_bytes: See `crosscut.files.jsonl`.
+        roll_bytes: See `crosscut.files.write_jsonl`.
 
     Raises:
         ConnectorError: An argument is not as described. Later, in the job: a record is no str, or holds
@@ -37,7 +37,7 @@ def text(
 
     Examples:
         >>> import crosscut as cc
-        >>> sink = cc.files.text("out", compression="gzip")
+        >>> sink = cc.files.write_text("out", compression="gzip")
     """
     return TextFiles(
         sink_directory(directory, "text"),

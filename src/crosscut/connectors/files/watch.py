@@ -46,8 +46,8 @@ def watch(source: Source[Record], *, every: Duration = "1s") -> Source[Record]:
     of files that are gone only while there is room: move or delete files that have been read.
 
     Args:
-        source: `crosscut.files.lines`, `read_jsonl`, `read_csv` or `read_parquet`. That there is no file yet
-            is no error.
+        source: `crosscut.files.read_text`, `read_jsonl`, `read_csv` or `read_parquet`. That there is no file
+            yet is no error.
         every: How often to look, when there is nothing to read.
 
     Raises:

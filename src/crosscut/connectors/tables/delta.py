@@ -76,7 +76,7 @@ def sink(
     Args:
         location: A path that driver and workers share, or a URL that deltalake knows, such as
             "s3://bucket/table". The table is made if it is not there.
-        schema: See `crosscut.files.parquet`.
+        schema: See `crosscut.files.write_parquet`.
         row: Takes a record, returns a row: a tuple or list by order, a dict or dataclass by name.
             Default: the record itself.
         partition_by: Columns by whose values a table that is made is divided.

@@ -57,7 +57,7 @@ def sink(
 
     Args:
         table: Namespace and name: "lake.orders". It is made if it is not there.
-        schema: See `crosscut.files.parquet`.
+        schema: See `crosscut.files.write_parquet`.
         catalog: Properties of the catalog, as pyiceberg has them: "type", "uri", "warehouse", and those of
             its files ("s3.endpoint", ...). Default: what pyiceberg finds under `catalog_name` in its own
             settings (`.pyiceberg.yaml`, `PYICEBERG_CATALOG__...`), on the driver and the workers. Secrets as

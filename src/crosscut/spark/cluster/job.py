@@ -415,8 +415,8 @@ class Job:
         """Return what a file sink has committed so far as a Spark DataFrame.
 
         Args:
-            sink: The sink that the flow was written with, or its name. One of `crosscut.files.jsonl`,
-                `text` or `parquet`, or `crosscut.spark.table`.
+            sink: The sink that the flow was written with, or its name. One of `crosscut.files.write_jsonl`,
+                `write_text` or `write_parquet`, or `crosscut.spark.table`.
 
         Raises:
             FlowError: The flow has no such sink.

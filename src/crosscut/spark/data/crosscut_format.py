@@ -45,8 +45,8 @@ def register(spark: SparkSession) -> None:
     each task, or given with `.schema(...)`, which may leave columns out. What is no number, text, boolean,
     time or bytes, or not always, is JSON text. Each task of the job is a partition: a range of key groups.
 
-    Output is that of `crosscut.files.jsonl`, `text` and `parquet`: what is committed. JSON is one column
-    `value` with a line, unless `.schema(...)` names the fields. `spark.readStream` follows it: each
+    Output is that of `crosscut.files.write_jsonl`, `write_text` and `write_parquet`: what is committed. JSON
+    is one column `value` with a line, unless `.schema(...)` names the fields. `spark.readStream` follows it: each
     checkpoint is read once, when all of its output is visible, in the order of checkpoints.
 
     Raises:

@@ -147,7 +147,7 @@ def output_at(url: str, uid: str, key: LogKey | None = None) -> OutputOf | None:
     if found.connector not in FORMATS:
         raise ConnectorError(
             f"sink {uid!r} is of class {found.connector}: expected one of "
-            f"crosscut.files.jsonl, text and parquet"
+            f"crosscut.files.write_jsonl, write_text and write_parquet"
         )
     return OutputOf(url, uid, found.details, FORMATS[found.connector], key)
 

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql.types import Row, StructType
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.files.parquet_sink import parquet
+from crosscut.connectors.files.parquet_sink import write_parquet
 from crosscut.connectors.files.partitions import PARTITIONS_MAX
 from crosscut.connectors.files.rows import checked_row
 from crosscut.contracts.connectors import Sink
@@ -32,7 +32,7 @@ def table(
 ) -> Sink[Any]:
     """Return a sink that writes Parquet which `spark.read.parquet(directory)` reads, while the job runs, too.
 
-    It is `crosscut.files.parquet` with a schema of Spark: files become visible as a whole when their
+    It is `crosscut.files.write_parquet` with a schema of Spark: files become visible as a whole when their
     checkpoint is complete, one a task and checkpoint, and never change; what is staged Spark does not see. A
     query sees the files that were there when it began.
 
@@ -43,8 +43,8 @@ def table(
             Default: the record itself.
         partition_by: Columns whose values name directories, as `df.write.partitionBy` does it. Spark guesses
             their types from the names ("007" is 7) unless `spark.read.schema(...)` says them.
-        partitions_max: See `crosscut.files.parquet`.
-        roll_bytes: See `crosscut.files.parquet`.
+        partitions_max: See `crosscut.files.write_parquet`.
+        roll_bytes: See `crosscut.files.write_parquet`.
 
     Raises:
         ConnectorError: An argument is not as described, a column is of a type without a counterpart, or
@@ -70,7 +70,7 @@ def table(
     if not isinstance(found, StructType):
         raise ConnectorError(f"schema={schema!r:.100}: expected a StructType, or DDL")
     check_schema(found)
-    return parquet(
+    return write_parquet(
         directory,
         arrow_schema(found),
         row=_ByName(row),
