@@ -56,7 +56,7 @@ def jsonl_target(directory: Path) -> SinkTarget:
         return taken
 
     return SinkTarget(
-        write_jsonl(directory),
+        cc.files.write_jsonl(directory),
         visible,
         lambda i: {"number": i, "text": "ü\u2028" * (i % 3)},
         take,

@@ -43,8 +43,8 @@ def write_parquet(
 ) -> Sink:
     """Return a sink that writes records as rows of Parquet files in `directory`, exactly once.
 
-    Files come to be as those of `crosscut.files.write_jsonl` do: one a task and checkpoint, visible as a whole,
-    so that Spark, Polars, DuckDB and all others that read a directory of Parquet see exactly what is
+    Files come to be as those of `crosscut.files.write_jsonl` do: one a task and checkpoint, visible as a
+    whole, so that Spark, Polars, DuckDB and all others that read a directory of Parquet see exactly what is
     committed.
 
     Args:

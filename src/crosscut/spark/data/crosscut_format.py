@@ -46,8 +46,8 @@ def register(spark: SparkSession) -> None:
     time or bytes, or not always, is JSON text. Each task of the job is a partition: a range of key groups.
 
     Output is that of `crosscut.files.write_jsonl`, `write_text` and `write_parquet`: what is committed. JSON
-    is one column `value` with a line, unless `.schema(...)` names the fields. `spark.readStream` follows it: each
-    checkpoint is read once, when all of its output is visible, in the order of checkpoints.
+    is one column `value` with a line, unless `.schema(...)` names the fields. `spark.readStream` follows it:
+    each checkpoint is read once, when all of its output is visible, in the order of checkpoints.
 
     Raises:
         SettingsError: `spark` is no SparkSession of this program.
