@@ -19,6 +19,7 @@ import pytest
 
 import crosscut as cc
 from crosscut.contracts.connectors import EndOfSplit, Source
+from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.errors import ConnectorError, RefusedRecordError
 from crosscut.store.checkpoint_store import open_store
 from crosscut.testing.proxy import TcpProxy
@@ -28,7 +29,7 @@ from crosscut.testing.sink_histories import (
     check_two_drivers_of_one_epoch_exclude_each_other,
 )
 from crosscut.testing.sink_stalls import check_a_system_that_never_answers_is_an_error
-from crosscut.testing.sink_targets import TASK, unrecovered_writer
+from crosscut.testing.sink_targets import TASK
 from crosscut.testing.sinks import SINK_CHECKS, SinkTarget, open_writer, permit, stage
 from crosscut.testing.sources import SOURCE_CHECKS, next_batch, read_source
 from crosscut.worker.commit_progress import StoredProgress
@@ -324,27 +325,57 @@ def test_a_note_that_the_job_has_not_signed_is_ignored(
     assert "it was not signed with the key of the job log" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("transactions", "failures"),
+    [
+        ([["a", "bad"], ["b", "c"]], [[0, 0, 0, 503]]),
+        ([["bad", "a", "b"]], [[0, 503], [0, 503]]),
+        ([["bad", "a"], ["b", "c"]], [[0, 503], [0, 0, 503], [503]]),
+    ],
+    ids=["first attempt", "second attempt", "third attempt"],
+)
 def test_a_refused_record_is_a_dead_letter_although_its_request_was_answered(
+    transactions: list[list[str]],
+    failures: list[list[int | str]],
+    server: Server,
+    tmp_path: Path,
+    notes_each: None,
+) -> None:
+    """P6: letters of a commit are written after it. No note may pass them, however often it is tried."""
+    server.refuses = lambda body: body == "bad"
+    posts = cc.http.sink(server.url, honours_keys=True, batch_records=1)
+    sink = SinkWithDeadLetters(posts, cc.files.write_jsonl(tmp_path / "letters"))
+    newest = len(transactions)
+    writer = open_writer(sink, 1, progress=noted_in(tmp_path))
+    handles = [stage(writer, records, n) for n, records in enumerate(transactions, start=1)]
+    for server.fails in failures:
+        with pytest.raises(ConnectorError, match="was answered 503"):
+            writer.commit(permit(newest), handles)
+    writer.close()
+    server.fails = []
+    open_writer(sink, 2, restore=newest, handles=handles, progress=noted_in(tmp_path)).close()
+    files = (tmp_path / "letters").glob("*.jsonl")
+    letters = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [one["record"] for one in letters] == ["bad"]
+    assert server.records() == ["a", "b", "c"][: sum(map(len, transactions)) - 1]
+
+
+def test_once_its_dead_letters_are_written_a_commit_is_noted_again(
     server: Server, tmp_path: Path, notes_each: None
 ) -> None:
-    """P6: letters of a commit are written after it, so what is noted before must not count for them."""
     server.refuses = lambda body: body == "bad"
-    sink = cc.http.sink(server.url, honours_keys=True, batch_records=1)
-    letters: list[Any] = []
+    posts = cc.http.sink(server.url, honours_keys=True, batch_records=1)
+    sink = SinkWithDeadLetters(posts, cc.files.write_jsonl(tmp_path / "letters"))
     writer = open_writer(sink, 1, progress=noted_in(tmp_path))
-    writer.set_aside = lambda record, reason: letters.append(record)
-    handles = [stage(writer, records, n) for n, records in ((1, ["a", "bad"]), (2, ["b", "c"]))]
-    server.fails = [0, 0, 0, 503]
+    writer.commit(permit(1), [stage(writer, ["bad"], 1)])
+    handle = stage(writer, ["a", "b"], 2)
+    server.fails = [0, 503]
     with pytest.raises(ConnectorError, match="was answered 503"):
-        writer.commit(permit(2), handles)
+        writer.commit(permit(2), [handle])
     writer.close()
-    assert letters == ["bad"]
-    again = unrecovered_writer(sink, 2, progress=noted_in(tmp_path))
-    again.set_aside = lambda record, reason: letters.append(record)
-    again.recover(permit(2, 2), handles)
-    again.close()
-    assert letters == ["bad", "bad"]
-    assert server.records() == ["a", "b", "c"]
+    server.requests.clear()
+    open_writer(sink, 2, restore=2, handles=[handle], progress=noted_in(tmp_path)).close()
+    assert [one["Idempotency-Key"][-3:] for one in server.requests] == ["1-1"]
 
 
 def test_posts_go_on_where_nothing_can_be_noted(

@@ -433,9 +433,9 @@ MUTANTS = (
     ),
     Mutant(
         "a refused record is noted before its dead letter is written",
-        POSTS,
-        " and not self._has_refused",
-        "",
+        "contracts/refused_records.py",
+        "        if not self._unwritten:\n            self._progress",
+        "        if True:\n            self._progress",
         f"{POSTED} -k dead_letter",
     ),
     Mutant(

@@ -264,7 +264,10 @@ class CommitProgress:
         return self._noted
 
     def note(self, progress: JSON) -> None:
-        """Replace the note, durably if the store can be reached: a note that is lost is no error."""
+        """Replace the note, durably if the store can be reached: a note that is lost is no error.
+
+        The runtime drops notes while a commit has refused records whose dead letters are not written yet.
+        """
         self._noted = progress
 
 

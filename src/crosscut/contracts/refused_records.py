@@ -88,7 +88,14 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
 
     def __init__(self, sink: Sink[Any], letters: Sink[Any], context: SinkContext) -> None:
         self._uid = context.sink_uid
-        self._writer = sink.writer(replace(context, held=_Share(context.held, is_of_letters=False)))
+        self._at_commit: list[DeadLetter] = []
+        self._writer = sink.writer(
+            replace(
+                context,
+                held=_Share(context.held, is_of_letters=False),
+                progress=_ProgressAfterLetters(context.progress, self._at_commit),
+            )
+        )
         # A task has one note of its progress, which is that of its records.
         context = replace(context, progress=CommitProgress())
         self._letters = letters.writer(
@@ -111,7 +118,6 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         self._late: SinkWriter | None = None
         self._late_staged: list[JSON] = []
         self._open: list[DeadLetter] = []
-        self._at_commit: list[DeadLetter] = []
         # Where a refusal goes, by thread: `write` goes on in one while `prepare` is under way in another.
         self._target = threading.local()
         self._count = itertools.count(1)
@@ -281,6 +287,29 @@ def _divided(handles: Sequence[JSON]) -> tuple[list[JSON], list[JSON]]:
 
 def _joined(of_records: bytes, of_letters: bytes) -> bytes:
     return b"".join((_HEAD, len(of_records).to_bytes(_LENGTH_BYTES, "big"), of_records, of_letters))
+
+
+class _ProgressAfterLetters(CommitProgress):
+    """The notes of the first writer, but for those that would pass letters which are not durable yet.
+
+    A refused request counts as answered. After a crash, a writer that goes on behind it would never refuse
+    its record again, so the letter would be lost.
+
+    Args:
+        unwritten: Letters of the commit, in memory, also of earlier attempts at it.
+    """
+
+    def __init__(self, progress: CommitProgress, unwritten: Sequence[DeadLetter]) -> None:
+        super().__init__()
+        self._progress = progress
+        self._unwritten = unwritten
+
+    def noted(self) -> JSON:
+        return self._progress.noted()
+
+    def note(self, progress: JSON) -> None:
+        if not self._unwritten:
+            self._progress.note(progress)
 
 
 class _Share(HeldData):

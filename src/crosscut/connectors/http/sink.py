@@ -159,9 +159,6 @@ class _HttpWriter(SinkWriter):
         self._delivered: set[str] = set()
         # Requests took so long since the last note.
         self._unnoted_s = 0.0
-        # The call that is under way has refused records. They become dead letters after it, so a note that
-        # their request is answered would lose them.
-        self._has_refused = False
         self._client: Any = None
         self._loop: LoopThread | None = None
 
@@ -237,11 +234,7 @@ class _HttpWriter(SinkWriter):
             committed = checkpoint_id
 
     def _commit(self, handles: Sequence[JSON]) -> None:
-        transactions = [self._checked(handle) for handle in handles]
-        if all(checkpoint_id > self._committed for checkpoint_id, *_ in transactions):
-            # What was committed is not asked for again, so its dead letters are written.
-            self._has_refused = False
-        for checkpoint_id, count, key in transactions:
+        for checkpoint_id, count, key in [self._checked(handle) for handle in handles]:
             if checkpoint_id <= self._committed:
                 continue
             data = self._context.held.data(checkpoint_id)
@@ -258,7 +251,7 @@ class _HttpWriter(SinkWriter):
                 self._answered = checkpoint_id, number + 1
                 self._delivered.clear()
                 self._unnoted_s += time.monotonic() - began_s
-                if self._unnoted_s >= NOTED_EVERY_S and not self._has_refused:
+                if self._unnoted_s >= NOTED_EVERY_S:
                     note: JSON = {"key": key, "sha256": sha256(data).hexdigest(), "answered": number + 1}
                     self._context.progress.note(note)
                     self._unnoted_s = 0.0
@@ -276,7 +269,6 @@ class _HttpWriter(SinkWriter):
             records = self._records(body)
             if len(records) == 1:
                 self.refuse(records[0], reason)
-                self._has_refused = True
             else:
                 middle = len(records) // 2
                 for half, name in ((records[:middle], "a"), (records[middle:], "b")):
