@@ -9,6 +9,7 @@ import enum
 import pickle
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
@@ -25,6 +26,7 @@ from crosscut.connectors.kafka import records as kafka_records
 from crosscut.connectors.nats import messages as nats_messages
 from crosscut.contracts.connectors import EndOfSplit, Wait
 from crosscut.errors import ConnectorError, SettingsError
+from crosscut.net.causes import failure_cause
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,6 +406,20 @@ def test_a_function_decodes_lines_too_and_may_raise_anything(tmp_path: Path) -> 
     assert all_of(source) == [7]
     with pytest.raises(SettingsError, match="decode"):
         cc.files.read_jsonl(pattern, decode=Payment("A", 3))  # type: ignore[arg-type]
+
+
+def test_what_a_function_for_lines_raises_is_seen_in_the_failure(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("1\n")
+
+    def looked_up(line: str) -> Any:
+        raise ConnectionRefusedError(f"the service for {line} is down")
+
+    with pytest.raises(ConnectorError) as raised:
+        all_of(cc.files.read_jsonl(str(tmp_path / "*.jsonl"), decode=looked_up))
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "in looked_up" in shown and "ConnectionRefusedError: the service for 1 is down" in shown
+    cause = failure_cause(raised.value)
+    assert cause.is_from_outside and cause.is_transient
 
 
 class Found:

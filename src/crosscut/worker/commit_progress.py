@@ -45,7 +45,7 @@ class StoredProgress(CommitProgress):
         if not self._key or hmac.compare_digest(mac, self._mac(text)):
             try:
                 progress: JSON = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 reason = "it is damaged"
             else:
                 return progress

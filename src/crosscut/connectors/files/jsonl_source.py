@@ -153,6 +153,8 @@ class _JsonLinesReader(SplitReader[Any]):
                     # A function of the user may need a service that is down.
                     is_permanent=self._is_any or died is not None or isinstance(self._decode, TypedJson),
                 )
-                refusal.__cause__ = died
+                if died is not None:
+                    # Of others the traceback has the exception of the user's function.
+                    refusal.__cause__ = died
                 records += set_aside(self._malformed, line, refusal)
         return records
