@@ -270,7 +270,8 @@ class UserCodeError(CrosscutError):
         traceback: the user's traceback as text.
         is_first: the operator had processed no other record since the job was last restored.
         is_certain: the error will recur: the function uses only its record, or the user's own lines
-            raised a ValueError.
+            raised a ValueError, or, of a source or sink, any exception that no client library or service
+            is behind.
     """
 
     operator: str

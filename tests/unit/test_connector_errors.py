@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import pickle
+import sysconfig
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
+import pyarrow
 import pytest
 
 from crosscut.contracts.connectors import JSON, CommitPermit, SinkWriter
@@ -14,9 +18,11 @@ from crosscut.errors import ConnectorError, HistoryError, StoreError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId
 from crosscut.net.causes import failure_cause
-from crosscut.operators.connector_errors import raise_named
+from crosscut.operators.connector_errors import name_connector, raise_named
 from crosscut.operators.sink import SinkOperator
+from crosscut.protocol.job.restarts import GiveUp, RestartPolicy, is_hopeless, restart
 from crosscut.protocol.messages import FailureCause
+from crosscut.task.discovery import undiscovered
 
 RECORDS = [{"id": 1}, {"id": {7}}, {"id": 3}]
 
@@ -144,3 +150,127 @@ def test_the_class_of_an_error_stays_and_its_names_survive_pickling(kind: type[C
 def test_an_error_of_the_store_is_no_fault_of_the_sink() -> None:
     with pytest.raises(StoreError, match=r"^torn$"):
         raise_named("sink", "out", StoreError("torn"))
+
+
+class Odd(Exception):
+    """Of the user's own."""
+
+
+def undecoded(_: Any) -> None:
+    json.loads('{"a": ')
+
+
+def asserted(record: Any) -> None:
+    assert record["id"] == 1, "expected 1"
+
+
+def raising(kind: type[Exception]) -> Callable[[Any], None]:
+    def use(_: Any) -> None:
+        raise kind("odd")
+
+    return use
+
+
+OWN: dict[str, Callable[[Any], Any]] = {
+    "KeyError": lambda record: record["usr"],
+    "IndexError": lambda _: RECORDS[7],
+    "ZeroDivisionError": lambda record: 1 / (record["id"] - record["id"]),
+    "AssertionError": asserted,
+    "RuntimeError": raising(RuntimeError),
+    "Odd": raising(Odd),
+    "JSONDecodeError": undecoded,
+}
+
+
+class Lines:
+    """A reader, or the calls of a sink, in which the user's function is called."""
+
+    def __init__(self, use: Callable[[Any], Any]) -> None:
+        self._use = use
+
+    def write(self, records: list[Any]) -> None:
+        for record in records:
+            self._use(record)
+
+
+def given_up_after(cause: FailureCause) -> int:
+    policy = RestartPolicy(10, 300_000, 100, 100, 10_000, 3)
+    return next(n for n in range(1, 12) if isinstance(restart([cause] * n, n, policy), GiveUp))
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_an_exception_of_the_users_own_sink_or_source_ends_the_job_at_the_third_time(kind: str) -> None:
+    def raised(records: list[Any]) -> None:
+        Lines(OWN[kind]).write(records)
+
+    with ThreadPoolExecutor(1) as threads:
+        in_thread = threads.submit(raised, [{"id": 2}]).exception()
+    assert in_thread is not None
+    for error in (raised_by(lambda: raised([{"id": 2}])), in_thread):
+        for named in (name_connector("sink", "out", error), undiscovered("in", cast(Exception, error))):
+            cause = failure_cause(named)
+            assert cause.kind == kind
+            assert given_up_after(cause) == 3
+            assert is_hopeless(cause)
+    assert given_up_after(cause_of(raised, [{"id": 2}])) == 3
+
+
+def raised_by(function: Callable[[], Any]) -> Exception:
+    with pytest.raises(Exception) as caught:
+        function()
+    return caught.value
+
+
+def handled(outage: Exception, *, is_told: bool) -> Exception:
+    """Return an own exception for an outage, which a sink has made from that of a client."""
+
+    def use() -> None:
+        try:
+            raise outage
+        except type(outage):
+            if is_told:
+                raise Odd("no answer")  # noqa: B904 - as it is often written
+            raise Odd("no answer") from None
+
+    return raised_by(use)
+
+
+def in_a_library(source: str, name: str, file: str, installed: str = "") -> Callable[..., Any]:
+    """Return `call` of a module that is installed."""
+    scope: dict[str, Any] = {"__name__": name, "__file__": installed or file}
+    exec(compile(source, file, "exec"), scope)  # noqa: S102 - a file in no installation
+    return cast(Callable[..., Any], scope["call"])
+
+
+SITE = sysconfig.get_path("purelib")
+RAISES = "def call():\n    raise KeyError('answer')"
+
+
+def raising_now(error: Exception) -> Callable[[], None]:
+    def call() -> None:
+        raise error
+
+    return call
+
+
+OUTAGES: dict[str, Callable[[], Any]] = {
+    "an OSError": raising_now(ConnectionRefusedError(111, "refused")),
+    "one of a client in C": raising_now(pyarrow.lib.ArrowKeyError("torn answer")),
+    "an answer that a client can't read": in_a_library(RAISES, "client.json", f"{SITE}/client/json.py"),
+    "an extension, whose source has another name": in_a_library(
+        RAISES, "client", "client/_client.pyx", f"{SITE}/client.so"
+    ),
+    "a client of Python": raising_now(http.client.BadStatusLine("?")),
+    "a queue of a client that is full": raising_now(BufferError("Local: Queue full")),
+    "an answer that ends": raising_now(EOFError()),
+    "a connector of ours": raising_now(ConnectorError("no answer")),
+}
+
+
+@pytest.mark.parametrize("what", OUTAGES)
+def test_an_outage_has_the_whole_restart_strategy_however_it_is_raised(what: str) -> None:
+    outage = raised_by(OUTAGES[what])
+    for error in (outage, handled(outage, is_told=True), handled(outage, is_told=False)):
+        cause = failure_cause(name_connector("sink", "out", error))
+        assert given_up_after(cause) == 11
+        assert not is_hopeless(cause)

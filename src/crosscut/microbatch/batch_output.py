@@ -13,6 +13,7 @@ from crosscut.host.failpoints import Failpoints
 from crosscut.microbatch.output import Output, OutputError
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.net.causes import failure_cause
+from crosscut.operators.connector_errors import name_connector
 from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.messages import DeployTasks, FailureCause
 from crosscut.protocol.microbatch import effects as do
@@ -148,7 +149,8 @@ class BatchOutput:
                     await self._remove(Output.sweep)
         except OutputError as error:
             found = error.__cause__ or error
-            cause, reason = failure_cause(found), f"{type(found).__name__}: {found}"
+            reason = f"{type(found).__name__}: {found}"
+            cause = failure_cause(name_connector("sink", error.uid, found))
             self._post(
                 on.CommitFailed(
                     epoch, n, error.task, reason, error.uid, is_hopeless(cause), cause.is_transient

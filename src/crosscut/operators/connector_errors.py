@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
 from crosscut.operators.operator import shortened, user_code_error
+from crosscut.operators.recurrence import is_of_own_code
 
 
 def name_connector(what: str, uid: str, error: BaseException, record: str = "") -> BaseException:
@@ -27,11 +28,24 @@ def name_connector(what: str, uid: str, error: BaseException, record: str = "") 
         return error
     if isinstance(error, CrosscutError):
         return error
-    # A client library raises whatever it likes for a service that is down, at the first record it is given.
-    named = user_code_error(uid, error, None, is_first=True)
-    named.message = f"{what} {uid!r} raised {type(error).__name__}: {error}"
+    return connector_code_error(f"{what} {uid!r} raised {type(error).__name__}: {error}", uid, error, record)
+
+
+def connector_code_error(
+    message: str, uid: str, error: BaseException, record: str = "", *, is_first: bool = True
+) -> UserCodeError:
+    """Return what to raise for `error`, which is none of ours and which the code of a source or sink raised.
+
+    Args:
+        record: As text, shortened; "": no single record is to blame.
+        is_first: No other record is known to have got through. A client library raises whatever it likes
+            for a service that is down, at the first record it is given.
+    """
+    named = user_code_error(uid, error, None, is_first=is_first)
+    named.message = message
     named.record = record
-    named.ids["record"] = record
+    named.is_certain = named.is_certain or is_of_own_code(error)
+    named.ids |= {"record": record, "is_certain": named.is_certain}
     named.__cause__ = error
     return named
 

@@ -8,9 +8,11 @@ record, and the same one after each restart.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from itertools import dropwhile
 from types import FrameType
 
-from crosscut.foundation.user_files import is_user_code
+from crosscut.foundation.user_files import installed_roots, is_user_code, is_user_file
 
 _LOOKS_OUTSIDE = frozenset(
     {"__import__", "compile", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars"}
@@ -19,6 +21,20 @@ _LOOKS_OUTSIDE = frozenset(
 
 Of `hash` and `id` each process has its own.
 """
+
+_COMPUTES = frozenset(
+    {
+        "_csv", "abc", "array", "ast", "base64", "binascii", "bisect", "builtins", "calendar", "codecs",
+        "collections", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal", "encodings", "enum",
+        "fractions", "functools", "graphlib", "hashlib", "heapq", "html", "ipaddress", "itertools", "json",
+        "math", "numbers", "operator", "random", "re", "statistics", "string", "struct", "textwrap", "types",
+        "typing", "unicodedata", "uuid", "xml", "zoneinfo",
+    }
+)  # fmt: skip
+"""Modules of Python that only compute: what they raise does not come from a service."""
+
+_OF_SURROUNDINGS = (OSError, MemoryError, BufferError, EOFError)
+"""Built-in exceptions that may be raised because of a service or the machine, whatever code raises them."""
 
 _MEMBERS = ("__getattr__", "__getattribute__", "__getitem__")
 
@@ -83,13 +99,73 @@ def _is_own_mistake(error: Exception) -> bool:
     """
     if not isinstance(error, ValueError):
         return False
-    is_own = False
+    own = _own_frames(error)
+    return bool(own) and all(_is_ours(frame) or _is_users(frame) for frame in own)
+
+
+def is_of_own_code(error: BaseException) -> bool:
+    """Tell whether the user's own lines raised `error`, with no library that may talk to a service.
+
+    That holds for each exception that it was raised from, or while another one was handled. An outage shows
+    as an OSError, as an exception of a client library, or as a `ConnectorError`.
+    """
+    return bool(_own_frames(error)) and not any(_may_be_from_service(one) for one in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was raised for, `from None` or not."""
+    remaining, seen = [error], set[int]()
+    while remaining:
+        one = remaining.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            remaining += [found for found in (one.__cause__, one.__context__) if found is not None]
+
+
+def _may_be_from_service(error: BaseException) -> bool:
+    if not isinstance(error, Exception) or isinstance(error, _OF_SURROUNDINGS):
+        return True
+    if not all(_is_users_or_computes(kind.__module__) for kind in type(error).__mro__):
+        return True
+    for frame in _own_frames(error) or _frames(error):
+        computes = frame.f_globals.get("__name__", "").partition(".")[0] in _COMPUTES
+        if not (computes or _is_ours(frame) or _is_users(frame)):
+            return True
+    return False
+
+
+def _own_frames(error: BaseException) -> list[FrameType]:
+    """Return the first frame of the user's code and those below it; above it are its callers, as a thread."""
+    return list(dropwhile(lambda frame: not _is_users(frame), _frames(error)))
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
     trace = error.__traceback__
     while trace is not None:
-        frame = trace.tb_frame
-        if not frame.f_globals.get("__name__", "").startswith("crosscut."):
-            if not is_user_code(frame.f_code.co_filename):
-                return False
-            is_own = True
+        yield trace.tb_frame
         trace = trace.tb_next
-    return is_own
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("crosscut.")
+
+
+def _is_users(frame: FrameType) -> bool:
+    if _is_ours(frame):
+        return False
+    # Compiled extensions name their source, which is not where they are installed.
+    file = frame.f_globals.get("__file__")
+    return is_user_code(frame.f_code.co_filename) and (not file or is_user_file(file, installed_roots()))
+
+
+def _is_users_or_computes(module: str) -> bool:
+    """Tell whether a class of `module` is the user's, or of Python and not of a client."""
+    top = module.partition(".")[0]
+    if top in _COMPUTES or module == "__main__":
+        # The user's `__main__` is another one than that of a worker.
+        return True
+    if top == "crosscut" or top in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return not file or is_user_file(file, installed_roots())

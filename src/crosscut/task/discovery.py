@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from crosscut.contracts.connectors import JSON
 from crosscut.contracts.dynamic_source import Discovered, DynamicSource
-from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
+from crosscut.errors import ConnectorError, CrosscutError
 from crosscut.foundation.durations import duration_ms
 from crosscut.foundation.ids import VertexId
 from crosscut.graph.specs import JobGraph, Vertex
-from crosscut.operators.operator import shortened, user_code_error
+from crosscut.operators.connector_errors import connector_code_error
+from crosscut.operators.operator import shortened
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.task.splits import SHARE_BYTES_MAX, SPLITS_SHOWN_MAX, check_ids, split_as_json
 
@@ -123,12 +124,7 @@ def undiscovered(uid: str, error: Exception) -> CrosscutError:
     failed = f"source {uid!r}: which splits have come can't be said"
     if isinstance(error, CrosscutError):
         return ConnectorError(f"{failed}: {error}", **error.ids)
-    return UserCodeError(
-        f"{failed}: {type(error).__name__}: {error}",
-        operator=uid,
-        record=None,
-        traceback=user_code_error(uid, error, None).traceback,
-    )
+    return connector_code_error(f"{failed}: {type(error).__name__}: {error}", uid, error)
 
 
 def _size_bytes(what: JSON) -> int | None:

@@ -8,8 +8,8 @@ from crosscut.contracts.connectors import JSON, Wait
 from crosscut.errors import CrosscutError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import CheckpointId, TaskId
-from crosscut.operators.connector_errors import raise_named
-from crosscut.operators.operator import user_code_error
+from crosscut.operators.connector_errors import connector_code_error, raise_named
+from crosscut.operators.operator import shortened
 from crosscut.operators.probing import Probing, decoding_trial
 from crosscut.protocol.messages import AlignSources, SourceReached
 from crosscut.protocol.splits.alignment import AlignedSplits
@@ -83,8 +83,9 @@ class SourceInput:
         except CrosscutError as error:
             raise_named("source", self._uid, error)
         except BaseException as error:  # A source may call the user's functions, as `generate` does.
-            positions = self._splits.positions()
-            raise user_code_error(self._uid, error, positions, is_first=is_first) from error
+            message = f"operator {self._uid!r} raised {type(error).__name__}: {error}"
+            positions = shortened(self._splits.positions())
+            raise connector_code_error(message, self._uid, error, positions, is_first=is_first) from error
         origin = "" if isinstance(found, Wait) else self._splits.origin
         if self._aligned is not None:
             self._quiet.update(self._splits.just_waiting)

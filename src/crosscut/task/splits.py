@@ -10,10 +10,11 @@ from typing import Any
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.contracts.decoding import DecodingTrial
-from crosscut.errors import ConnectorError, CrosscutError, UserCodeError
+from crosscut.errors import ConnectorError, CrosscutError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId
-from crosscut.operators.operator import shortened, user_code_error
+from crosscut.operators.connector_errors import connector_code_error
+from crosscut.operators.operator import shortened
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 
@@ -193,12 +194,8 @@ class SplitQueue:
             failed = f"source {self._uid!r}: split {shortened(split.split_id)} can't be opened{at}"
             if isinstance(error, CrosscutError):
                 raise ConnectorError(f"{failed}: {error}", **error.ids) from error
-            raise UserCodeError(
-                f"{failed}: {type(error).__name__}: {error}",
-                operator=self._uid,
-                record=None,
-                traceback=user_code_error(self._uid, error, None).traceback,
-            ) from error
+            message = f"{failed}: {type(error).__name__}: {error}"
+            raise connector_code_error(message, self._uid, error) from error
         self._unread.popleft()
         self._open.insert(place, _OpenSplit(split, reader))
 

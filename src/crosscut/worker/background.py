@@ -21,7 +21,7 @@ from crosscut.host.calls import Calls, StartThread, name_of, start_thread
 from crosscut.host.failpoints import Failpoints
 from crosscut.net.causes import failure_cause
 from crosscut.operators.async_map import StartCall
-from crosscut.operators.connector_errors import raise_named
+from crosscut.operators.connector_errors import name_connector, raise_named
 from crosscut.protocol.effects import CommitTransactions
 from crosscut.protocol.job.restarts import is_hopeless
 from crosscut.protocol.snapshots import Part
@@ -499,7 +499,7 @@ class BackgroundWork:
             raise_named("sink", self._sink_uid, error)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
-            cause = failure_cause(error)
+            cause = failure_cause(name_connector("sink", self._sink_uid, error))
             self._tell(
                 lambda task: task.transactions.commit_failed(
                     reason, is_permanent=is_hopeless(cause), is_transient=cause.is_transient
