@@ -58,9 +58,12 @@ _CHANCE_MUCH = 0.3
 """Where the median of the logarithms of their ratios is above it, slices vary by themselves, not only
 because of what else the machine does."""
 
-_DOUBT = 0.6
+_DOUBT = 0.3
 """By how many standard errors a record is taken to be cheaper than it seems. Where records are blamed for
 what a disk or a service does, slices stay small, and each pays the fixed cost for few records."""
+
+_FAR = 8
+"""By which a size that is tried is smaller where slices vary much: the further away, the more it says."""
 
 _SAMPLES_MAX = 8
 """Slices that an estimate stands for at most: older ones have little weight in it."""
@@ -246,7 +249,9 @@ class AdaptiveBatchSizer(BatchSizer):
         others = [one.last for one in self._sizes.values() if one.last < self._slices]
         if others and self._slices - max(others) < _SLICES_BETWEEN_TRIALS:
             return wanted
-        if rows > 1 and (2 * rows > self._rows_max or self._expected_ns(2 * rows) > self._hold_ns_max):
+        if self._chance > _CHANCE_MUCH and rows >= _FAR:
+            other = rows / _FAR
+        elif rows > 1 and (2 * rows > self._rows_max or self._expected_ns(2 * rows) > self._hold_ns_max):
             other = rows / 2
         elif self._expected_ns(2 * rows) < TRIAL_NS_MAX:
             other = 2 * rows
