@@ -517,6 +517,14 @@ def test_a_loop_is_drawn_with_its_back_edge_and_the_records_that_go_round_on_it(
         page.click("#tab-tasks")
         pids = [row.split("\t")[2] for row in row_texts(page, "workers")]
         assert pids == [str(one.pid) for one in job.workers()]
+
+        # Stop, and keep the last checkpoint as a savepoint.
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.fill("#savepoint-path", str(tmp_path / "last"))
+        page.click("#stop-with-savepoint")
+        until(lambda: "its savepoint is in" in page.inner_text("#said"), "the end and its savepoint")
+        assert job.status == "stopped"
+        assert cc.read_state(tmp_path / "last", "by-digit").height > 0
         assert problems == []
     finally:
         page.close()

@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "the rest of a long batch goes behind the next one",
         "wire/send_queues.py",
-        "send_queue.appendleft((kind, whole[self._piece_bytes :]))",
-        "send_queue.append((kind, whole[self._piece_bytes :]))",
+        "send_queue.appendleft((kind, whole[self.piece_bytes :]))",
+        "send_queue.append((kind, whole[self.piece_bytes :]))",
         "tests/unit/test_pieces_of_batches.py",
     ),
     Mutant(

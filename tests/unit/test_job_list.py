@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,14 @@ def test_a_record_that_can_not_be_read_is_said_and_the_others_are_listed(store: 
     (store / "clicks" / NAME).write_text("{")
     (store / "old").mkdir()
     (store / "old" / NAME).write_text(json.dumps({"format": 1, "job": {}}))
+    job = watched().metrics().as_dict()
+    for name, summary, at_ms in (("nan", {"records_per_second": math.nan}, 1), ("late", {}, 1e999)):
+        (store / name).mkdir()
+        odd = {"format": 1, "job": {**job, "at_ms": at_ms, "summary": {**job["summary"], **summary}}}
+        (store / name / NAME).write_text(json.dumps(odd))
+        assert jobs.answer(request(jobs, f"/jobs/{name}/api/job")).status == 503
     found = {one["directory"]: one for one in listed(jobs)}
+    assert [found[one]["status"] for one in ("late", "nan")] == ["unreadable"] * 2
     assert [found[one]["status"] for one in ("clicks", "old")] == ["unreadable"] * 2
     assert found["payments"]["status"] == "running"
     assert "can't be read" in found["clicks"]["last_error"]
@@ -100,6 +109,20 @@ def test_a_store_is_a_url_as_well() -> None:
         assert [one["directory"] for one in listed(jobs)] == ["clicks"]
     finally:
         jobs.close()
+
+
+def test_a_directory_whose_name_is_no_text_is_left_out(store: Path, jobs: JobList) -> None:
+    odd = os.path.join(os.fsencode(store), b"\xff")
+    os.mkdir(odd)
+    write_record(os.fsdecode(odd), {"job": watched().metrics().as_dict(), "series": {"at_ms": []}})
+    assert [one["directory"] for one in listed(jobs)] == ["clicks", "payments"]
+
+
+def test_a_store_that_is_gone_is_said(store: Path, jobs: JobList) -> None:
+    store.rename(store.parent / "moved")
+    for path in ("/api/jobs", "/jobs/clicks/api/job"):
+        answer = jobs.answer(request(jobs, path))
+        assert (answer.status, b"can't be listed" in answer.body) == (503, True)
 
 
 def test_a_store_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ STREAM: dict[str, Added] = {
     "for_each_checkpoint": lambda f, name: started(f).for_each_checkpoint(
         lambda records, checkpoint_id: None, name=name
     ),
+    "lookup": lambda f, name: started(f).lookup(cc.lookup({1: "one"}), abs, name=name),
     "inspect": lambda f, name: started(f).inspect(abs, name=name),
     "assign_timestamps": lambda f, name: started(f).assign_timestamps(abs, name=name),
     "key_by": lambda f, name: started(f).key_by(abs, name=name),

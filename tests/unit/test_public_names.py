@@ -85,6 +85,14 @@ def test_a_module_lists_what_is_public_and_nothing_else(name: str) -> None:
     assert all(getattr(module, one) is not None for one in public)
 
 
+def test_files_can_be_read_and_written_by_the_first_names_as_well() -> None:
+    files = cc.files
+    first = (files.csv, files.jsonl, files.lines, files.parquet, files.text)  # type: ignore[attr-defined]
+    assert first == (
+        files.write_csv, files.write_jsonl, files.read_text, files.write_parquet, files.write_text
+    )  # fmt: skip
+
+
 FORMATS = ("csv", "jsonl", "parquet", "text")
 FURTHER = {
     "files.watch": "Source",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -118,7 +119,10 @@ class JobList:
         if not self._gate.is_admitted(request):
             # The files of a page are the same for each job; without the token nobody learns which there are.
             return self._gate.answer(within)
-        page = self._page_of(unquote(quoted))
+        try:
+            page = self._page_of(unquote(quoted))
+        except StoreError as error:
+            return message(503, str(error))
         return message(404, "there is no such job") if page is None else page.answer(within)
 
     def _page_of(self, name: str) -> Answers | None:
@@ -139,7 +143,9 @@ class JobList:
     def _directories(self) -> tuple[list[str], bool]:
         """Return the names of directories with a record, and whether more are there than it looks into."""
         try:
-            names, is_job = self._listed()
+            found, is_job = self._listed()
+            # Of another name no link can be made.
+            names = [one for one in found if one.isprintable()]
             jobs = [one for one in names[:JOBS_MAX] if is_job(one)]
         except (OSError, ImportError, ValueError) as error:
             shown = shown_url(self._store)
@@ -153,6 +159,7 @@ class JobList:
             names = sorted(one.name for one in os.scandir(local) if one.is_dir())
             return names, lambda name: os.path.lexists(os.path.join(local, name, NAME))
         system, root = fsspec.core.url_to_fs(self._store)
+        system.invalidate_cache(root)
         listed = system.ls(root, detail=True)
         names = sorted(
             os.path.basename(one["name"].rstrip("/")) for one in listed if one["type"] == "directory"
@@ -180,7 +187,7 @@ class JobList:
                 "status": str(job["status"]),
                 "age_ms": max(0, int(time.time() * 1_000) - int(job["at_ms"])),
                 "started_ms": int(job["started_ms"]),
-                "records_per_second": float(summary["records_per_second"]),
+                "records_per_second": _finite(summary["records_per_second"]),
                 "records_read": int(summary["records_read"]),
                 "checkpoints_completed": int(summary["checkpoints_completed"]),
                 "restarts": int(summary["restarts"]),
@@ -188,5 +195,12 @@ class JobList:
             }
         except StoreError as error:
             return {**line, "last_error": str(error)}
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             return {**line, "last_error": f"the record is of another release: {error!r}"}
+
+
+def _finite(value: Any) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is no rate")
+    return found

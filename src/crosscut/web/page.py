@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from crosscut.contracts.settings import Settings
-from crosscut.errors import SettingsError
+from crosscut.errors import SettingsError, StoreError
 from crosscut.monitoring.metrics import JobMetrics, shown_settings
 from crosscut.web.answers import TOKEN_CHARACTERS_MIN, Actions, Answers
 from crosscut.web.endpoint import Endpoint
@@ -51,10 +51,16 @@ def encoded_document(document: dict[str, Any], *, can_act: bool) -> bytes:
     Args:
         document: With "job" and "series".
         can_act: Whether the job can be stopped and the like.
+
+    Raises:
+        StoreError: It is not of a job: anyone who may write to a checkpoint directory can have put it there.
     """
-    age_ms = max(0, int(time.time() * 1_000) - document["job"]["at_ms"])
-    shown = {**document, "can_act": can_act, "age_ms": age_ms, "default_settings": _default_settings()}
-    return json.dumps(shown, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        age_ms = max(0, int(time.time() * 1_000) - int(document["job"]["at_ms"]))
+        shown = {**document, "can_act": can_act, "age_ms": age_ms, "default_settings": _default_settings()}
+        return json.dumps(shown, separators=(",", ":"), allow_nan=False).encode()
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise StoreError(f"what is recorded of the job can't be shown: {error!r}") from error
 
 
 class Page:

@@ -13,6 +13,9 @@ from crosscut.connectors.files.parquet_source import read_parquet
 from crosscut.connectors.files.text_sink import write_text
 from crosscut.connectors.files.watch import watch
 
+# As they were called first, for programs that call them so.
+csv, jsonl, lines, parquet, text = write_csv, write_jsonl, read_text, write_parquet, write_text
+
 __all__ = [
     "compact",
     "read_csv",

@@ -6,6 +6,7 @@ import asyncio
 import os
 import warnings
 from collections.abc import Callable, Generator
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -116,6 +117,11 @@ class Job:
             JobFailedError: The job could not even be started.
         """
         return self._run.status()
+
+    def progress(self) -> dict[str, Any]:
+        """Return the report as plain data; and by vertex how long records take from each source to there."""
+        latencies = {one.vertex: [asdict(each) for each in one.latencies] for one in self.metrics().vertices}
+        return {**self.report().as_dict(), "latencies": latencies, "status": self.status}
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
@@ -348,7 +354,7 @@ class Job:
         If that checkpoint can't be completed within `checkpoint_timeout`, or something fails meanwhile, the
         job ends without it: nothing is lost, and the next start goes on from the newest checkpoint that is
         complete. If it is complete, but its output can't be committed, the job ends all the same, and the
-        next start commits it. In both cases a RuntimeWarning, the journal and `progress()["cause"]` say why,
+        next start commits it. In both cases a RuntimeWarning, the journal and `report().cause` say why,
         and from which checkpoint the next start goes on.
 
         Args:

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,9 +60,15 @@ class JobActions:
 
     def stop_with_savepoint(self, path: str) -> str:
         """Take a last checkpoint, write it as a savepoint, and end."""
-        if self._job.stop(CHECKPOINT_PATIENCE_S, savepoint=path):
-            return f"the job has stopped; its savepoint is in {path}"
-        return f"the job is stopping; {path} gets its savepoint when the last checkpoint is complete"
+        # A thread that the end of the program waits for: it may come as soon as the job has ended.
+        with_savepoint = ThreadPoolExecutor(1, "crosscut-last-savepoint")
+        stopping = with_savepoint.submit(self._job.stop, None, savepoint=path)
+        with_savepoint.shutdown(wait=False)
+        try:
+            stopping.result(CHECKPOINT_PATIENCE_S)
+        except TimeoutError:
+            return f"the job is stopping; the savepoint is written to {path} when it has ended"
+        return f"the job has stopped; its savepoint is in {path}"
 
     def restart(self) -> None:
         """Have the job go back to its newest checkpoint; returns at once."""
