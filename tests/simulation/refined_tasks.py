@@ -364,7 +364,9 @@ def _unnamed(message: WorkerMessage) -> WorkerMessage:
     """Return a failure without the operator, which the model has no name for."""
     if not isinstance(message, TaskFailed):
         return message
-    return replace(message, cause=replace(message.cause, operator=""))
+    cause = message.cause
+    reason = cause.message.removeprefix(f"sink {cause.operator!r}: ")
+    return replace(message, cause=replace(cause, operator="", message=reason))
 
 
 def _acknowledged(message: SnapshotAcknowledged) -> object:
