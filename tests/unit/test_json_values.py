@@ -69,8 +69,17 @@ def test_values_are_written_exactly(encode: Encode, value: Any) -> None:
             (1, 1850, 1971, 1999, 2026),
             (ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns"), UTC, None),
         ),
-        (1, timezone(timedelta(minutes=-1, seconds=-1))),
-        (1999, timezone(timedelta(minutes=-1, seconds=-1))),
+        *product(
+            (1, 1999, 2000, 2020),
+            (
+                timezone(timedelta(hours=1, seconds=7)),
+                timezone(timedelta(minutes=-1, seconds=-1)),
+                timezone(timedelta(seconds=7)),
+                timezone(timedelta(seconds=-7)),
+                timezone(timedelta(microseconds=7)),
+                timezone(timedelta(hours=-1)),
+            ),
+        ),
     ],
     ids=str,
 )

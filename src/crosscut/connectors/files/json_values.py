@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from functools import lru_cache
 from itertools import repeat
@@ -53,7 +53,7 @@ def dumped(value: Any) -> bytes:
     # orjson writes NaN and infinity as null. Where there is no null there is nothing to check.
     if b"null" in data:
         check_finite(value)
-    return with_whole_offsets(value) if may_have_cut_offsets(data) else data
+    return _with_whole_offsets(value) if has_cut_offset(value, data) else data
 
 
 def all_dumped(values: Sequence[Any]) -> list[bytes | None]:
@@ -72,21 +72,35 @@ def all_dumped(values: Sequence[Any]) -> list[bytes | None]:
     for value, data in zip(values, found, strict=True):
         if data is not None and b"null" in data:
             _named(check_finite, value)
-    if may_have_cut_offsets(b"".join(filter(None, found))):
+    if has_cut_offset(plain, b"".join(filter(None, found))):
         return [None if value is None else _named(dumped, value) for value in values]
     return found
 
 
-def may_have_cut_offsets(data: bytes) -> bool:
-    """Whether `data`, which orjson has made, may lack seconds of the offset of a datetime.
+def has_cut_offset(value: Any, data: bytes) -> bool:
+    """Whether a datetime in `value`, of which orjson has made `data`, has an offset of no whole minutes.
 
-    orjson writes only hours and minutes. Zones had offsets with seconds until 1972.
+    Of an offset orjson writes only hours and minutes.
     """
-    return _EARLY_LOCAL.search(data) is not None
+    if _OFFSET.search(data) is None:
+        return False
+    has_found = False
+
+    def look(inner: Any) -> Any:
+        nonlocal has_found
+        if not isinstance(inner, datetime | date | time):
+            return fields_of(inner)
+        zone = inner.tzinfo if isinstance(inner, datetime) else None
+        if zone is not None and zone is not UTC and (offset := zone.utcoffset(inner)) and offset % _MINUTE:
+            has_found = True
+        return None
+
+    orjson.dumps(value, look, OPTIONS | orjson.OPT_PASSTHROUGH_DATETIME)
+    return has_found
 
 
-def with_whole_offsets(value: Any) -> bytes:
-    """Return `value`, which orjson has taken, as JSON in which offsets have their seconds."""
+def _with_whole_offsets(value: Any) -> bytes:
+    """Return `value`, which orjson has taken, as JSON in which offsets are exact."""
     return orjson.dumps(value, _iso_or_fields, OPTIONS | orjson.OPT_PASSTHROUGH_DATETIME)
 
 
@@ -200,5 +214,7 @@ def _contents(value: Any) -> Any:
 
 _FINITE_ONLY = json.JSONEncoder(allow_nan=False, default=_contents)
 
-# Of a year before 2000, and not of UTC.
-_EARLY_LOCAL = re.compile(rb'T(?<="[01]...-..-..T)..:..:..(?:\.......)?[+-](?!00:00")')
+_MINUTE = timedelta(minutes=1)
+
+_OFFSET = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d{6})?[+-]\d\d:\d\d"')
+"""Of a datetime that has a time zone, as orjson writes it."""

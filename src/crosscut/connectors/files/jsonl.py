@@ -19,7 +19,7 @@ from crosscut.connectors.files.json_values import (
     check_finite,
     dumped,
     fields_of,
-    may_have_cut_offsets,
+    has_cut_offset,
     with_fields,
 )
 from crosscut.connectors.files.partitions import (
@@ -139,7 +139,7 @@ def encoded_lines(records: Sequence[Any], directory: str) -> bytes:
     try:
         spaced[::2] = with_fields(records)
         encoded = orjson.dumps(spaced, fields_of, OPTIONS)[1:-1].replace(b",\n,", b"\n") + b"\n"
-        is_complete = encoded.count(b"\n") == len(records) and not may_have_cut_offsets(encoded)
+        is_complete = encoded.count(b"\n") == len(records) and not has_cut_offset(spaced, encoded)
     except TypeError:
         # orjson's own is one.
         is_complete = False
