@@ -307,18 +307,20 @@ def kinds_and_values() -> list[Any]:
     noon = datetime(2026, 1, 2, 12, 0, 0, 5)
     return [
         (arrow.int32(), [1, None, -5], [1.5, Decimal(1)]),
-        (arrow.timestamp("us"), [noon], [noon.replace(tzinfo=UTC)]),
-        (arrow.timestamp("us", tz="UTC"), [noon.replace(tzinfo=UTC)], [noon]),
+        (arrow.timestamp("us"), [noon], [noon.replace(tzinfo=UTC), 0.9, Decimal(1)]),
+        (arrow.timestamp("us", tz="UTC"), [noon.replace(tzinfo=UTC)], [noon, 0.9]),
         (arrow.timestamp("ms"), [noon.replace(microsecond=7_000)], [noon]),
         (arrow.date32(), [noon.date()], [noon, 7]),
         (arrow.time32("s"), [noon.time().replace(microsecond=0)], [noon.time()]),
-        (arrow.time64("us"), [noon.time()], [noon.time().replace(tzinfo=UTC)]),
-        (arrow.duration("s"), [timedelta(seconds=5)], [timedelta(milliseconds=5)]),
+        (arrow.time64("us"), [noon.time()], [noon.time().replace(tzinfo=UTC), -1, 86_400_000_000, 1.5]),
+        (arrow.duration("s"), [timedelta(seconds=5)], [timedelta(milliseconds=5), 1.5]),
         (arrow.list_(arrow.int64()), [[1], [], None], [[1.5]]),
         (arrow.struct([("a", arrow.int64())]), [{"a": 1}, {"a": None}], [{"a": 1.5}, {"a": 1, "b": 2}]),
         (arrow.map_(arrow.string(), arrow.int8()), [[("a", 1)]], [[("a", 1.5)], {"a": 1.5}]),
         (arrow.string(), ["a"], [b"\xff", 1]),
         (arrow.float64(), [0.1], [2**60 + 1, "1"]),
+        (arrow.float32(), [0.5, float("inf")], [1e300]),
+        (arrow.float16(), [0.5], [70_000.0, 2**40]),
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 _BYTES = (bytes, bytearray, memoryview)
@@ -10,13 +12,18 @@ _NO_LISTS = (str, *_BYTES, Mapping)
 _TEXTS = frozenset({"string", "large_string", "string_view"})
 _BINARIES = frozenset({"binary", "large_binary", "binary_view"})
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_UNITS_OF_A_DAY = {unit: 86_400 * 10**digits for unit, digits in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))}
+_NARROW_FLOATS = {16: "e", 32: "f"}
+"""Their codes in the module struct, by their bits."""
+
+_TIMES_OF_NUMPY = frozenset({"datetime64", "timedelta64"})
 
 
 def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
     """Raise ValueError if one of `values` would come back from Arrow's type `kind` as something else.
 
-    What pyarrow refuses by itself is left to it, and so is rounding to 32-bit floats, which is what they
-    are for.
+    What pyarrow refuses by itself is left to it, and so is rounding of floats to fewer bits, which is what
+    narrow types are for. For a timestamp, time or duration an int is the number of the type's units.
     """
     types = arrow.types
     found = [value for value in values if value is not None]
@@ -27,6 +34,8 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
     elif types.is_floating(kind):
         if _has_others(found, float):
             _refuse(found, kind, lambda value: isinstance(value, bool), "is a bool")
+        if kind.bit_width in _NARROW_FLOATS:
+            _check_narrow(found, kind)
     elif str(kind) in _TEXTS:
         if _has_others(found, str):
             _refuse(found, kind, lambda value: isinstance(value, _BYTES), "is no str")
@@ -34,6 +43,7 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
         if _has_others(found, bytes):
             _refuse(found, kind, lambda value: isinstance(value, str), "is no bytes")
     elif types.is_timestamp(kind):
+        _refuse_types(found, kind, "toordinal", "is no datetime")
         # A time without a zone would be taken for UTC, and one with a zone lose it.
         has_zone, grain = kind.tz is not None, _MICROSECONDS[kind.unit]
         _refuse(
@@ -48,10 +58,17 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
             lambda value: getattr(value, "microsecond", 0) % grain != 0,
             f"is no whole number of {kind.unit}",
         )
+        _check_nanoseconds(found, kind, "nanosecond")
     elif types.is_date(kind):
         _refuse(found, kind, _has_time, "has a time of the day")
         _refuse(found, kind, lambda value: not _has_day(value), "is no date")
     elif types.is_time(kind) or types.is_duration(kind):
+        if types.is_time(kind):
+            _refuse_types(found, kind, "utcoffset", "is no time")
+            _check_within_a_day(found, kind)
+        else:
+            _refuse_types(found, kind, "total_seconds", "is no timedelta")
+            _check_nanoseconds(found, kind, "nanoseconds")
         _refuse(found, kind, lambda value: getattr(value, "tzinfo", None) is not None, "has a time zone")
         grain = _MICROSECONDS[kind.unit]
         name = "microseconds" if types.is_duration(kind) else "microsecond"
@@ -88,6 +105,59 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
                 "is no list",
             )
         _check_inner(arrow, [item for value in found for item in value], kind.value_field)
+    elif types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        check_values(arrow, found, kind.value_type)
+    elif isinstance(kind, arrow.BaseExtensionType):
+        check_values(arrow, found, kind.storage_type)
+        if kind.extension_name == "arrow.bool8":
+            _refuse(found, kind, lambda value: value not in (0, 1), "is neither 0 nor 1")
+
+
+def _check_narrow(values: list[Any], kind: Any) -> None:
+    """Refuse what becomes infinite, and ints that are rounded."""
+    code = f"<{_NARROW_FLOATS[kind.bit_width]}"
+    if not _has_others(values, float):
+        # Most often one call for all of them is enough.
+        with suppress(OverflowError):
+            struct.pack(f"<{len(values)}{code[1:]}", *values)
+            return
+    for value in values:
+        try:
+            (single,) = struct.unpack(code, struct.pack(code, float(value)))
+        except OverflowError:
+            raise ValueError(f"{value!r:.100} is beyond the range of its type, {kind}") from None
+        except (TypeError, ValueError):
+            # pyarrow refuses what is no number.
+            continue
+        if _is_int(type(value)) and value != single:
+            raise ValueError(f"{value!r:.100} would be rounded to {single!r}, and its type is {kind}")
+
+
+def _is_int(kind: type) -> bool:
+    return hasattr(kind, "__index__")
+
+
+def _check_within_a_day(values: list[Any], kind: Any) -> None:
+    if any(map(_is_int, set(map(type, values)))):
+        end = _UNITS_OF_A_DAY[kind.unit]
+        numbers = [value for value in values if _is_int(type(value))]
+        _refuse(numbers, kind, lambda value: not 0 <= value.__index__() < end, "is no time of a day")
+
+
+def _refuse_types(values: list[Any], kind: Any, method: str, why: str) -> None:
+    """Refuse values that are neither ints nor have `method`: pyarrow cuts fractions off.
+
+    Times of numpy it takes only in the unit of `kind`.
+    """
+    for one in set(map(type, values)):
+        if not hasattr(one, method) and not _is_int(one) and one.__name__ not in _TIMES_OF_NUMPY:
+            _refuse([value for value in values if type(value) is one], kind, lambda _: True, why)
+
+
+def _check_nanoseconds(values: list[Any], kind: Any, name: str) -> None:
+    """Refuse times of pandas that have nanoseconds, if `kind` has none."""
+    if kind.unit != "ns" and any(hasattr(one, name) for one in set(map(type, values))):
+        _refuse(values, kind, lambda value: getattr(value, name, 0), f"is no whole number of {kind.unit}")
 
 
 def _as_mapping(value: Any, kind: Any) -> Mapping[Any, Any]:
