@@ -31,7 +31,7 @@ from crosscut.contracts.snapshot_protocols import Aligned, SnapshotKind, protoco
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.logs import LogFormat, LogLevel
-from crosscut.foundation.urls import shown_url
+from crosscut.foundation.urls import shown_repr, shown_url
 
 Encryption = Literal["auto", "required", "on", "off"]
 BackendName = Literal["memory", "rocksdb"]
@@ -305,8 +305,8 @@ class Settings:
             raise SettingsError(f"web_host={self.web_host!r}: expected an address of this machine")
         if not isinstance(self.web_url, str) or not _is_page_url(self.web_url):
             raise SettingsError(
-                f"web_url={self.web_url!r}: expected the http or https URL of the page at a proxy, as "
-                f"'https://gateway.example/jobs/payments/', without user, query or fragment"
+                f"web_url={shown_repr(self.web_url)}: expected the http or https URL of the page at a "
+                f"proxy, as 'https://gateway.example/jobs/payments/', without user, query or fragment"
             )
         for name in ("accept_changes", "allow_dropped_state", "fresh", "strict", "web", "web_in_spark_ui"):
             if not isinstance(getattr(self, name), bool):

@@ -16,6 +16,8 @@ _SECRET_BYTES_MIN = 4
 _USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@]*:(?!\d*/)\S*)(?=@)")
 """The second form is a password with an unescaped slash in it: keys of object stores have some."""
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s'\"]*)")
+_LOGIN = re.compile(r"[^\s'\"/,(\[]+:[^\s'\"]*(?=@)")
+"""User and password of an address without a scheme."""
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|private|key|sig", re.IGNORECASE)
 _IN_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 """What a Path makes of a URL."""
@@ -47,6 +49,12 @@ def shown_url(url: str) -> str:
     if "://" not in url:
         return url
     return _QUERY.sub(rf"\1={HIDDEN}", _USER.sub(HIDDEN, url))
+
+
+def shown_repr(value: object) -> str:
+    """Return the repr of an argument that is not as expected, without credentials."""
+    text = repr(value)
+    return shown_url(text) if "://" in text else _LOGIN.sub(HIDDEN, text)
 
 
 def check_for_spark(url: str, name: str) -> None:

@@ -15,6 +15,7 @@ from crosscut.connectors.files.staged_names import committed_file, staged_by
 from crosscut.contracts.connectors import JSON
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId, Lineage, TaskId
+from crosscut.foundation.urls import shown_url
 from crosscut.protocol.log.entries import CheckpointCompleted
 
 FORMATS = {"JsonLines": "jsonl", "ParquetFiles": "parquet", "TextFiles": "txt"}
@@ -50,8 +51,8 @@ def committed_files(directory: str, sink_uid: str) -> list[CommittedFile]:
     if is_remote(directory):
         # As a path it would be a directory that is not there, and so without a file.
         raise ConnectorError(
-            f"what sink {sink_uid!r} has committed to {directory} is in an object store, where it can't be "
-            f"followed by checkpoints: have Spark read its files there"
+            f"what sink {sink_uid!r} has committed to {shown_url(directory)} is in an object store, where it "
+            f"can't be followed by checkpoints: have Spark read its files there"
         )
     found = []
     try:

@@ -86,7 +86,7 @@ def write_csv(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CsvFiles(FileSink):
     """See `csv_sink`."""
 
@@ -103,7 +103,7 @@ class CsvFiles(FileSink):
         return CsvEncoder(self)
 
     def divider(self) -> Divider:
-        columns, location = self.layout.partition_by, f"CSV files in {self.directory}"
+        columns, location = self.layout.partition_by, f"CSV files in {self.describe()}"
         if not columns:
             return undivided
         return row_division(columns, self.columns, location, row_maker(self.columns, self.row, location))
@@ -121,7 +121,7 @@ class CsvEncoder(FileEncoder):
         self._sink = sink
         # What is divided comes as rows.
         row = None if sink.layout.partition_by else sink.row
-        self._to_row = row_maker(sink.columns_of_files, row, f"CSV files in {sink.directory}")
+        self._to_row = row_maker(sink.columns_of_files, row, f"CSV files in {sink.describe()}")
         self._is_empty = True
 
     def add(self, records: list[Any]) -> bytes:
@@ -139,7 +139,7 @@ class CsvEncoder(FileEncoder):
             data = text.encode()
         except UnicodeEncodeError as error:
             raise ConnectorError(
-                f"CSV files in {self._sink.directory}: text is no Unicode: {error}"
+                f"CSV files in {self._sink.describe()}: text is no Unicode: {error}"
             ) from error
         self._is_empty = False
         return data
@@ -161,7 +161,7 @@ class CsvEncoder(FileEncoder):
         if isinstance(value, Decimal | UUID):
             return str(value)
         raise ConnectorError(
-            f"CSV files in {self._sink.directory}: {shortened(value)} of type {type(value).__name__} in row "
+            f"CSV files in {self._sink.describe()}: {shortened(value)} of type {type(value).__name__} in row "
             f"{shortened(row)} has no form in CSV; expected None, bool, int, float, str, a date or time, "
             f"Decimal or UUID"
         )

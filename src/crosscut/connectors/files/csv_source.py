@@ -96,7 +96,7 @@ def read_csv(
     return CsvSource(lines, names, found, delimiter, malformed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CsvSource(FileSource[dict[str, Any]]):
     """See `read_csv`. A position is the byte offset of a row."""
 

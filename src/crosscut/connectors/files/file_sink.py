@@ -33,6 +33,10 @@ class FileSink(Sink):
     compression: Compression | None = None
     layout: Layout = ONE_FILE
 
+    # In all kinds of it, too: the repr of a dataclass would show the credentials of a URL.
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()!r})"
+
     @property
     @abstractmethod
     def format(self) -> str:
@@ -66,7 +70,7 @@ class FileSink(Sink):
             check_directory(self.directory)
 
     def describe(self) -> str:
-        """Return the directory, absolute."""
+        """Return the directory, absolute, without secrets."""
         return shown_url(self.directory)
 
     def committed(self) -> Sequence[CommittedOutput]:

@@ -84,6 +84,9 @@ class InputFiles:
     pattern: str
     directory: str
 
+    def __repr__(self) -> str:
+        return f"InputFiles({self.describe()!r})"
+
     def found(self, *, may_be_none: bool = False) -> Sequence[InputFile]:
         """Return all files, each once, by name; hidden ones are not looked at.
 
@@ -198,6 +201,10 @@ class InputFiles:
 class FileSource(Source[Record]):
     """A source of files: each is one split or several."""
 
+    # In all kinds of it, too: the repr of a dataclass would show the credentials of a URL.
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()!r})"
+
     @property
     @abstractmethod
     def files(self) -> InputFiles:
@@ -212,7 +219,7 @@ class FileSource(Source[Record]):
         return [split for one in self.files.found() for split in self.parts(one)]
 
     def describe(self) -> str:
-        """Return the pattern, absolute."""
+        """Return the pattern, absolute, without secrets."""
         return self.files.describe()
 
 

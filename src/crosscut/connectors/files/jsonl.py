@@ -80,7 +80,7 @@ def write_jsonl(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JsonLines(FileSink):
     """See `write_jsonl`."""
 
@@ -89,13 +89,13 @@ class JsonLines(FileSink):
         return "jsonl"
 
     def encoder(self) -> FileEncoder:
-        return Plain(partial(encoded_lines, directory=self.directory))
+        return Plain(partial(encoded_lines, directory=self.describe()))
 
     def divider(self) -> Divider:
         columns = self.layout.partition_by
         if not columns:
             return undivided
-        rows, location = _Rows(columns, self.directory), f"JSON lines in {self.directory}"
+        rows, location = _Rows(columns, self.describe()), f"JSON lines in {self.describe()}"
         return Division(columns, itemgetter(*columns), rows.rest, location, before=rows.of)
 
 

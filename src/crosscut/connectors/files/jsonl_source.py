@@ -71,7 +71,7 @@ def read_jsonl(
     return JsonLinesSource(Lines(place, os.getcwd(), line_bytes_max=line_bytes_max), malformed, decode)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JsonLinesSource(FileSource[Any]):
     """See `read_jsonl`."""
 

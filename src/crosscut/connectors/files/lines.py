@@ -96,7 +96,7 @@ def checked_encoding(encoding: str, what: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Lines(FileSource[str]):
     """See `read_text`. A position is a byte offset in the file; the source starts looking in `directory`."""
 

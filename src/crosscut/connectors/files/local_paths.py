@@ -6,6 +6,7 @@ import os
 import re
 
 from crosscut.errors import ConnectorError
+from crosscut.foundation.urls import shown_repr
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
@@ -22,14 +23,17 @@ def local_path(location: object, what: str) -> str:
     """
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ConnectorError(f"{what} {location!r} is not a path: expected a non-empty str or os.PathLike")
+        raise ConnectorError(
+            f"{what} {shown_repr(location)} is not a path: expected a non-empty str or os.PathLike"
+        )
     url = _SCHEME.fullmatch(text)
     if url is None:
         return text
     if url[1].lower() != "file" or not url[2].startswith("/"):
         raise ConnectorError(
-            f"{what} {text!r} is on a remote file system, which is not supported: expected a path that the "
-            f"driver and all workers share, or file:///path; mount the remote one, or copy to or from it"
+            f"{what} {shown_repr(text)} is on a remote file system, which is not supported: expected a path "
+            f"that the driver and all workers share, or file:///path; mount the remote one, or copy to or "
+            f"from it"
         )
     return url[2]
 

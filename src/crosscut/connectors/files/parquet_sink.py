@@ -108,7 +108,7 @@ def check_partitions(schema: Any, columns: Sequence[str]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ParquetFiles(FileSink):
     """See `write_parquet`."""
 
@@ -132,7 +132,7 @@ class ParquetFiles(FileSink):
     @property
     def location(self) -> str:
         """What errors call it."""
-        return f"Parquet files in {self.directory}"
+        return f"Parquet files in {self.describe()}"
 
     @property
     def schema_of_files(self) -> Any:

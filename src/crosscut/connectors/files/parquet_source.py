@@ -55,7 +55,7 @@ def read_parquet(
     return ParquetSource(input_pattern(pattern, "pattern of the Parquet source"), os.getcwd(), names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ParquetSource(FileSource[dict[str, Any]]):
     """See `read_parquet`. A position is the number of a row in its file."""
 

@@ -9,7 +9,7 @@ staged. The job's retention deletes a file once no checkpoint that is kept has s
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from crosscut.connectors.extras import required
@@ -57,7 +57,7 @@ class StagedRows(ColumnSource):
         gives_columns: Its readers return `Rows`.
     """
 
-    store_url: str
+    store_url: str = field(repr=False)
     records: Records
     ends: bool = True
     gives_columns: bool = False

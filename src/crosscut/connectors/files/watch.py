@@ -22,6 +22,7 @@ from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.keys import stable_hash
 from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.type_variables import Record
+from crosscut.foundation.urls import shown_repr
 
 NAMES_MAX = 20_000
 """Of files that one split remembers; they are in each of its positions."""
@@ -59,7 +60,7 @@ def watch(source: Source[Record], *, every: Duration = "1s") -> Source[Record]:
     """
     if not isinstance(source, FileSource):
         raise SettingsError(
-            f"watch({source!r:.200}): expected a source of files, such as "
+            f"watch({shown_repr(source):.200}): expected a source of files, such as "
             f"crosscut.files.read_jsonl('in/*.jsonl')"
         )
     every_ms = duration_ms(every, "every")

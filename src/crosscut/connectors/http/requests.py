@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import HIDDEN, Environment, revealed
 from crosscut.errors import ConnectorError
-from crosscut.foundation.urls import Redaction, shown_url
+from crosscut.foundation.urls import Redaction, shown_repr
 
 Headers = Mapping[str, "str | Environment"]
 
@@ -98,8 +98,7 @@ def checked_url(url: object) -> str | Environment:
     """
     if isinstance(url, Environment) or (isinstance(url, str) and _is_http(url)):
         return url
-    shown = shown_url(url) if isinstance(url, str) else repr(url)
-    raise ConnectorError(f"url={shown}: expected one such as 'https://example.com/events'")
+    raise ConnectorError(f"url={shown_repr(url)}: expected one such as 'https://example.com/events'")
 
 
 def checked_headers(headers: Headers | None) -> dict[str, Any]:

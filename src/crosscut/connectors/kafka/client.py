@@ -10,6 +10,7 @@ from typing import Any
 from crosscut.connectors.extras import required
 from crosscut.connectors.secrets import revealed
 from crosscut.errors import ConnectorError
+from crosscut.foundation.urls import shown_repr
 
 TIMEOUT_S = 15.0
 """For an answer of the brokers to one question, before it counts as a failure."""
@@ -112,9 +113,12 @@ def checked_servers(servers: object) -> str:
     """
     if isinstance(servers, str):
         servers = [one.strip() for one in servers.split(",")]
-    if not isinstance(servers, list | tuple) or not all(isinstance(one, str) and one for one in servers):
+    if not isinstance(servers, list | tuple) or not all(
+        isinstance(one, str) and one and "@" not in one for one in servers
+    ):
         raise ConnectorError(
-            f"servers={servers!r}: expected 'host:port', several of them with commas, or a list"
+            f"servers={shown_repr(servers)}: expected 'host:port', several of them with commas, or a list; "
+            f"user and password go into options="
         )
     return ",".join(servers)
 

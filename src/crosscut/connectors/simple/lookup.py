@@ -22,6 +22,7 @@ from crosscut.errors import ConnectorError, CrosscutError
 from crosscut.foundation.callables import argument_problem, is_async
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.suggestions import checks_options, did_you_mean
+from crosscut.foundation.urls import shown_repr
 
 RELEASED_AFTER_S = 60.0
 """A process releases a table that no task has used for so long, since Spark gives it to other jobs later.
@@ -103,7 +104,7 @@ def lookup(
         shown = f"crosscut.lookup({getattr(table, '__name__', shortened(table))})"
         load = partial(_from_function, table, query, limits)
     elif isinstance(table, str | os.PathLike):
-        shown = f"crosscut.lookup({os.fspath(table)!r})"
+        shown = f"crosscut.lookup({shown_repr(os.fspath(table))})"
         load = partial(_from_parquet, os.fspath(table), limits)
     elif refresh is not None:
         raise ConnectorError(

@@ -16,6 +16,7 @@ from crosscut.connectors.ahead import ReaderAhead
 from crosscut.contracts.connectors import JSON, Source, Split, SplitReader
 from crosscut.errors import ConnectorError
 from crosscut.foundation.suggestions import checks_options
+from crosscut.foundation.urls import shown_repr
 
 LINE_BYTES_MAX = 1024 * 1024
 PATIENCE_S = 30.0
@@ -43,8 +44,8 @@ def socket(address: str) -> Source[str]:
         >>> lines = cc.socket("localhost:9999")
     """
     host, separator, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not host or not separator or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ConnectorError(f"address={address!r}: expected 'host:port', such as 'localhost:9999'")
+    if not host or not separator or "@" in host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConnectorError(f"address={shown_repr(address)}: expected 'host:port', such as 'localhost:9999'")
     return SocketLines(address)
 
 

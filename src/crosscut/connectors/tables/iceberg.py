@@ -25,7 +25,7 @@ from crosscut.contracts.connectors import CommittedOutput, Sink, SinkContext, Si
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import CheckpointId
 from crosscut.foundation.suggestions import checks_options
-from crosscut.foundation.urls import HIDDEN, Redaction, shown_url
+from crosscut.foundation.urls import HIDDEN, Redaction, shown_repr, shown_url
 
 Catalog = Mapping[str, "str | Environment"]
 
@@ -79,7 +79,9 @@ def sink(
     """
     checked_row(row)
     if not isinstance(table, str) or not all(table.split(".")[:-1]) or "." not in table.strip("."):
-        raise ConnectorError(f"table={table!r}: expected a namespace and a name, such as 'lake.orders'")
+        raise ConnectorError(
+            f"table={shown_repr(table)}: expected a namespace and a name, such as 'lake.orders'"
+        )
     found = schema_of(schema)
     names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if names and not set(checked_columns(names)) <= set(found.names):

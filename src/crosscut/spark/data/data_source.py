@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from crosscut.connectors.secrets import Environment, described, revealed
 from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.foundation.urls import shown_repr
 
 Result = TypeVar("Result")
 
@@ -32,7 +33,7 @@ class DataSourceOf:
     """
 
     kind: type[DataSource]
-    options: Options
+    options: Options = field(repr=False)
     schema: StructType | str | None
 
     @property
@@ -120,7 +121,7 @@ def checked_options(options: object) -> Options:
     if options is None:
         return ()
     if not isinstance(options, Mapping):
-        raise ConnectorError(f"options={options!r:.100}: expected a dict of texts")
+        raise ConnectorError(f"options={shown_repr(options):.100}: expected a dict of texts")
     return tuple(sorted(((str(name), _text(value)) for name, value in options.items()), key=itemgetter(0)))
 
 

@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -106,7 +106,7 @@ class Reading:
     """
 
     format: str
-    options: Options
+    options: Options = field(repr=False)
     schema: str | None
     every_ms: int
 
