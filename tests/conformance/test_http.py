@@ -587,7 +587,7 @@ def test_what_can_not_be_posted_is_named_without_secrets(server: Server) -> None
     ("make", "message"),
     [
         (lambda: cc.http.events("localhost:80", replays=True), "expected one such as 'https://"),
-        (lambda: cc.http.events("ftp://me:hunter2@x/", replays=True), r"url=ftp://\*\*\*@x/"),
+        (lambda: cc.http.events("ftp://me:hunter2@x/", replays=True), r"url='ftp://\*\*\*@x/"),
         (lambda: cc.http.events("http://x/", replays=True, decode="xml"), "expected 'text', 'json'"),  # type: ignore[arg-type]
         (lambda: cc.http.events("http://x/", replays=True, headers={"a b": ""}), "'a b' is no name"),
         (lambda: cc.http.events("http://x/", replays=True, headers={"a": "b\n"}), "value of 'a' is no text"),
