@@ -9,19 +9,32 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import IntegerType, Row, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    FloatType,
+    IntegerType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 from tests.unit.pyspark_examples import (
     NAME_AND_STATE,
@@ -504,6 +517,47 @@ def test_a_write_that_fails_is_aborted_and_named(tmp_path: Path) -> None:
         (aborted,) = tmp_path.iterdir()
         assert aborted.name == "7.txt"
         aborted.unlink()
+
+
+class Columns(DataSource):
+    """One whose writer takes record batches, and keeps none."""
+
+    written: ClassVar[list[Any]] = []
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        return ColumnsWriter()
+
+
+class ColumnsWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> Any:
+        Columns.written += [row for batch in iterator for row in batch.to_pylist()]
+        return WriterCommitMessage()
+
+    def abort(self, messages: Any, batchId: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (IntegerType(), 1, 1.5),
+        (FloatType(), 0.5, 1e300),
+        (TimestampType(), datetime(2026, 1, 1, tzinfo=UTC), 0.9),
+        (TimestampNTZType(), datetime(2026, 1, 1), Decimal("1.9")),
+        (StringType(), "a", b"a"),
+        (ArrayType(IntegerType()), [1], [1.5]),
+    ],
+    ids=repr,
+)
+def test_a_value_that_a_column_would_change_is_refused(kind: Any, good: Any, bad: Any) -> None:
+    """P10."""
+    writer = writer_of(cc.spark.sink(Columns, {}, StructType([StructField("value", kind)])), index=7)
+    Columns.written.clear()
+    staged(writer, 1, (good,))
+    assert Columns.written == [{"value": good}]
+    with pytest.raises(ConnectorError, match=r"write\(\) raised ValueError: column value: .* is"):
+        staged(writer, 2, (bad,))
+    assert len(Columns.written) == 1
 
 
 class PlainMessage(WriterCommitMessage):

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.rows import checked_row, row_maker
+from crosscut.contracts.arrow_checks import check_values
 from crosscut.contracts.connectors import JSON, CommitPermit, Sink, SinkContext, SinkWriter
 from crosscut.errors import ConnectorError
 from crosscut.foundation.data_pickles import load_data
@@ -23,6 +24,7 @@ from crosscut.foundation.ids import CheckpointId
 from crosscut.foundation.suggestions import checks_options
 from crosscut.foundation.unpickling import RefusedPickleError, loader
 from crosscut.protocol.log.entries import CHECKPOINT_IDS_LEAD_MAX
+from crosscut.spark.cluster.versions import arrow_schema
 from crosscut.spark.data.arrow_records import row_of
 from crosscut.spark.data.data_source import DataSourceOf, data_source_of
 
@@ -238,11 +240,14 @@ class _Writer(SinkWriter):
         writer = self._made()
         if not isinstance(writer, DataSourceStreamArrowWriter):
             return writer.write(iter(rows))
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         arrow = required("pyarrow", "parquet")
         columns = [list(column) for column in zip(*rows, strict=True)]
-        schema = to_arrow_schema(self._of.columns)
+        schema = arrow_schema(self._of.columns)
+        for column, field in zip(columns, schema, strict=True):
+            try:
+                check_values(arrow, column, field.type)
+            except ValueError as error:
+                raise ValueError(f"column {field.name}: {error}") from error
         batch = arrow.RecordBatch.from_arrays(
             [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
             schema=schema,
