@@ -356,14 +356,17 @@ def test_a_mistake_in_the_code_needs_no_other_record_to_be_told(kind: str) -> No
 )
 def test_a_mistake_is_the_same_one_at_the_first_records_of_all_tasks(mistake: FailureCause) -> None:
     """Of many tasks it is another one each time that is the first to say so."""
-    causes = [replace(mistake, is_first=True, record=f"'{letter}'") for letter in "xyz"]
+    causes = [
+        replace(mistake, message=f"task 1[{index}] failed: bad", is_first=True, record=f"'{letter}'")
+        for index, letter in enumerate("xyz")
+    ]
     assert isinstance(restart(causes[:2], 2, POLICY), RestartAfter)
     given_up = restart(causes, 3, POLICY)
     assert given_up == GiveUp(causes[2], "the same mistake 3 times in a row, without progress")
     # Records got through meanwhile, or it is not the same, or it may be mended, or nobody wants it counted.
     assert isinstance(restart(causes, 2, POLICY), RestartAfter)
-    others = [replace(one, message=f"bad {one.record}") for one in causes]
-    assert isinstance(restart(others, 3, POLICY), RestartAfter)
+    for other in (replace(causes[1], operator="else"), replace(causes[1], kind="NameError", record="''")):
+        assert isinstance(restart([causes[0], other, causes[2]], 3, POLICY), RestartAfter)
     assert isinstance(
         restart([replace(one, is_from_outside=True) for one in causes], 3, POLICY), RestartAfter
     )

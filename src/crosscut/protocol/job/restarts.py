@@ -108,14 +108,15 @@ def _strikes(failures: Sequence[FailureCause]) -> int:
 
 
 def _mistakes(failures: Sequence[FailureCause]) -> int:
-    """Return how many failures in a row, the newest last, are one and the same mistake in the code.
+    """Return how many failures in a row, the newest last, are the same kind of mistake in one operator.
 
-    Of many tasks it is another one each time that is the first to say so, with another record.
+    Of many tasks another one is the first to report it each time, so neither the record is the same nor the
+    message, which names the task.
     """
     newest = failures[-1]
 
     def is_same(one: FailureCause) -> bool:
-        is_it = (one.kind, one.operator, one.message) == (newest.kind, newest.operator, newest.message)
+        is_it = (one.kind, one.operator) == (newest.kind, newest.operator)
         return is_it and bool(one.operator) and _is_mistake(one)
 
     return sum(1 for _ in takewhile(is_same, reversed(failures)))
