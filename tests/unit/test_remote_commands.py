@@ -6,17 +6,20 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.test_web import TOKEN, Done
+from tests.unit.test_web import TOKEN, Done, request
 
 from crosscut.cli.commands import program
 from crosscut.errors import StoreError
 from crosscut.foundation.text import escaped
+from crosscut.web.answers import Answers
+from crosscut.web.commands import CommandPort
 from crosscut.web.endpoint import NAME, Endpoint, read_endpoint, remove_endpoint, write_endpoint
 from crosscut.web.page import VARIABLE, Page
 from crosscut.web.record import write_record
@@ -146,10 +149,93 @@ def test_a_job_that_is_not_there_or_does_not_answer_is_named(
     (tmp_path / NAME).unlink()
     result = run("stop", str(tmp_path))
     assert result.exit_code == 2
-    assert "web=True" in result.output
+    assert "is it running" in result.output
     result = run("stop", "s3://bucket/checkpoints")
     assert result.exit_code == 2
     assert "not local" in result.output
+    assert "job.stop()" in result.output and "web=True" in result.output
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[tuple[CommandPort, Ending]]:
+    actions = Ending(tmp_path)
+    found = CommandPort("counts", str(tmp_path), actions)
+    found.start()
+    until((tmp_path / NAME).exists)
+    yield found, actions
+    found.close()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_job_without_a_page_takes_commands_all_the_same(
+    port: tuple[CommandPort, Ending], tmp_path: Path
+) -> None:
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    assert run("savepoint", str(tmp_path), "/monday").exit_code == 0
+    result = run("stop", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("the job has ended: stopped\n")
+    assert port[1].done == ["/monday", "stop"]
+    port[0].close()
+    assert not (tmp_path / NAME).exists()
+    result = run("stop", str(tmp_path))
+    assert result.exit_code == 2
+    assert "is it running" in result.output
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/page.js", 404),
+        ("GET", "/metrics", 404),
+        ("GET", "/api/job", 404),
+        ("POST", "/api/state", 404),
+        ("POST", "/api/restart", 404),
+        ("GET", "/api/stop", 405),
+        ("POST", "/api/stop", 200),
+    ],
+)
+def test_the_port_of_commands_shows_nothing(tmp_path: Path, method: str, path: str, expected: int) -> None:
+    actions = Ending(tmp_path)
+    answers = Answers.of_commands(TOKEN, actions)
+    assert answers.answer(request(path, method, content_type="application/json")).status == expected
+    refused = answers.answer(
+        request("/api/stop", "POST", "of somebody else", content_type="application/json")
+    )
+    assert refused.status == 401
+    assert actions.done == (["stop"] if expected == 200 else [])
+
+
+def test_a_job_without_a_port_for_commands_runs_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    port = CommandPort("counts", str(tmp_path / "missing"), Ending(tmp_path))
+    with caplog.at_level("WARNING"):
+        port.start()
+        until(lambda: "will not find it" in caplog.text)
+    port.close()
+    never_begun = CommandPort("counts", str(tmp_path), Ending(tmp_path))
+    never_begun.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_job_on_another_machine_is_sent_no_token(port: tuple[CommandPort, Ending], tmp_path: Path) -> None:
+    """Its port on loopback is another program's here."""
+    found = read_endpoint(str(tmp_path))
+    write_endpoint(str(tmp_path), replace(found, host="elsewhere"))
+    result = run("stop", str(tmp_path))
+    assert result.exit_code == 2
+    assert "runs on elsewhere" in result.output and "run the command there" in result.output
+    # A page beyond loopback is one that any machine finds.
+    public = Endpoint("http://192.0.2.1:4400/", "a" * 20, "elsewhere")
+    write_endpoint(str(tmp_path), public)
+    assert read_endpoint(str(tmp_path)) == public
+    write_endpoint(str(tmp_path), found)
 
 
 def test_the_file_is_for_its_owner_only_and_only_its_own_driver_removes_it(tmp_path: Path) -> None:
@@ -168,7 +254,7 @@ def test_no_token_is_sent_to_where_somebody_else_says(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / NAME
-    content = json.dumps({"address": "http://127.0.0.1:1/", "token": "x"})
+    content = json.dumps({"address": "http://127.0.0.1:1/", "token": "x", "host": ""})
     match kind:
         case "link":
             (tmp_path / "else").write_text(content)
@@ -185,7 +271,7 @@ def test_no_token_is_sent_to_where_somebody_else_says(
         case "no JSON":
             path.write_text("{")
         case _:
-            path.write_text(json.dumps({"address": "file:///etc/passwd", "token": "x"}))
+            path.write_text(json.dumps({"address": "file:///etc/passwd", "token": "x", "host": ""}))
     with pytest.raises(StoreError, match=NAME):
         read_endpoint(str(tmp_path))
 

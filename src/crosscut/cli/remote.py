@@ -1,30 +1,31 @@
-"""What a command in another terminal asks of a running job, over its page."""
+"""What a command in another terminal asks of a running job."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from crosscut.errors import CheckpointError, StoreError
-from crosscut.foundation.urls import shown_url
+from crosscut.foundation.urls import local_path, shown_url
 from crosscut.protocol.effects import Outcome
 from crosscut.web.endpoint import Endpoint, read_endpoint
-from crosscut.web.record import read_record
+from crosscut.web.record import NAME, read_record
 
 ANSWER_TIMEOUT_S = 330.0
-"""A little longer than the page waits for a savepoint."""
+"""A little longer than the job waits for a savepoint."""
 _ANSWER_BYTES_MAX = 1 << 20
 _LOOK_EVERY_S = 0.1
 
 
 def asked(directory: str, path: str, body: dict[str, Any]) -> str:
-    """Have the page of the job in `directory` do something; return what it says of it.
+    """Have the job in `directory` do something; return what it says of it.
 
     Raises:
-        StoreError: The job has no page, or it does not answer.
+        StoreError: The job can't be found, or it does not answer.
         CheckpointError: The job refuses.
     """
     endpoint = read_endpoint(directory)
@@ -50,7 +51,7 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        job = read_record(directory).get("job")
+        job = _record(directory).get("job")
         status, at_ms = (job.get("status"), job.get("at_ms")) if isinstance(job, dict) else (None, 0)
         if status in get_args(Outcome) and isinstance(at_ms, int) and at_ms >= since_ms:
             return str(status)
@@ -60,6 +61,14 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
                 f"it goes on stopping, and `crosscut top` shows what it waits for"
             )
         time.sleep(_LOOK_EVERY_S)
+
+
+def _record(directory: str) -> dict[str, Any]:
+    local = local_path(directory)
+    if local is not None and not os.path.lexists(os.path.join(local, NAME)):
+        # A job that was told to stop in its first second writes it at its end.
+        return {}
+    return read_record(directory)
 
 
 def _posted(endpoint: Endpoint, path: str, body: dict[str, Any], directory: str) -> tuple[int, str]:

@@ -26,7 +26,7 @@ from crosscut.foundation.urls import local_path
 def stop(directory: str, timeout: Duration) -> None:
     """Stop the job with checkpoint directory DIR: it takes a last checkpoint, commits it, and ends.
 
-    The job needs a page (`--web`, or web=True).
+    It must run on this machine, as your user, and DIR must be local.
 
     Exit codes: 0: the job has stopped, or has been told to; 2: it could not be told, or has not stopped in
     time.
@@ -45,7 +45,7 @@ def stop(directory: str, timeout: Duration) -> None:
 def savepoint(directory: str, path: str) -> None:
     """Have the job with checkpoint directory DIR write a savepoint to PATH, a new directory or a URL.
 
-    The job runs on. It needs a page (`--web`, or web=True), and PATH must be one that it can write.
+    The job runs on. It must run on this machine, as your user, with a local DIR, and be able to write PATH.
 
     Exit codes: 0: it is written; 2: it is not.
     """

@@ -38,6 +38,8 @@ _SCRIPTS = (
 )
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
+_COMMANDS = ("/api/stop", "/api/savepoint")
+_ACTIONS = (*_COMMANDS, "/api/restart", "/api/checkpoint", "/api/state")
 _FORWARDED_HOST = re.compile(r'(?:^|[;,\s])host="?([^";,\s]+)', re.IGNORECASE)
 _UNDER = re.compile(r"/crosscut/([^/]+)(/.*)?")
 """Where Spark's UI has the page. It tells the page so, and keeps what follows."""
@@ -127,6 +129,7 @@ class Answers:
             server, its origin that of the page, and its path may stand in front of any other.
         in_spark_ui: Spark's UI has the page, too, under `/crosscut/` and a name.
         command_token: As `token`; commands of the same user send it.
+        has_page: Else there is nothing to look at, and only what commands ask for is answered.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class Answers:
         url: str = "",
         in_spark_ui: bool = False,
         command_token: str = "",
+        has_page: bool = True,
     ) -> None:
         proxy = urlsplit(url)
         self._in_spark_ui = in_spark_ui
@@ -155,7 +159,14 @@ class Answers:
         self._zipped = b"", b""
         self._is_local = is_local
         static = files("crosscut.web") / "static"
-        self._static = {path: (static / name).read_bytes() for path, name in _STATIC.items()}
+        static_names = _STATIC if has_page else {}
+        self._static = {path: (static / name).read_bytes() for path, name in static_names.items()}
+        self._served = ("/metrics", "/api/job", *_ACTIONS) if has_page else _COMMANDS
+
+    @classmethod
+    def of_commands(cls, token: str, actions: Actions) -> Answers:
+        """Return what answers commands, and shows nothing."""
+        return cls(token, lambda: b"{}", lambda accepted: (b"", "text/plain"), actions, has_page=False)
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to `request`; never raises for what a request holds."""
@@ -175,15 +186,7 @@ class Answers:
                 return self._file("/", request.method, within=f"./{name}/")
         if path in self._static:
             return self._file(path, request.method)
-        if path not in (
-            "/metrics",
-            "/api/job",
-            "/api/stop",
-            "/api/restart",
-            "/api/checkpoint",
-            "/api/savepoint",
-            "/api/state",
-        ):
+        if path not in self._served:
             return message(404, "there is no such page")
         if not self.is_admitted(request):
             return message(401, "the token is missing or wrong: open the link that the job has given")

@@ -1,40 +1,45 @@
-"""Where the page of a running job answers: a file in its checkpoint directory, readable for its owner only.
+"""Where a running job takes commands: a file in its checkpoint directory, readable for its owner only.
 
-Commands in another terminal find the job with it. Only the user who runs the job can read it; a reader can
-do what the page can do. The token in it is made for one run. One that the user has set (`CROSSCUT_WEB_TOKEN`)
-is neither written nor sent by commands: after a crash the file names a port that anybody may have taken.
-In an object store there is no such file, since others may read it there.
+Commands in another terminal find the job with it, at its page or, without one, at a port that is for them
+only. Only the user who runs the job can read the file; a reader can do what the page can do. The token in it
+is made for one run. One that the user has set (`CROSSCUT_WEB_TOKEN`) is neither written nor sent by commands:
+after a crash the file names a port that anybody may have taken. In an object store there is no such file,
+since others may read it there.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from crosscut.errors import StoreError
+from crosscut.foundation.text import escaped
 from crosscut.foundation.urls import local_path, shown_url
 from crosscut.store.files import TEMPORARY
 
 NAME = "page.json"
 BYTES_MAX = 4_096
-_NEEDS = "the job needs web=True (crosscut run --web) and a local checkpoint_dir"
+_LOOPBACK = ("http://127.0.0.1:", "http://[::1]:", "http://localhost:")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a page answers.
+    """Where a job takes commands.
 
     Attributes:
         address: A URL, without the token.
-        token: What the page takes from commands, until the job ends.
+        token: What it takes from commands, until the job ends.
+        host: The name of the machine that the driver runs on.
     """
 
     address: str
     token: str
+    host: str = ""
 
 
 def write_endpoint(directory: str, endpoint: Endpoint) -> None:
@@ -51,7 +56,7 @@ def write_endpoint(directory: str, endpoint: Endpoint) -> None:
         os.unlink(temporary)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with open(os.open(temporary, flags, 0o600), "wb") as file:
-        file.write(json.dumps({"address": endpoint.address, "token": endpoint.token}).encode())
+        file.write(json.dumps(asdict(endpoint)).encode())
     os.replace(temporary, os.path.join(local, NAME))
 
 
@@ -65,19 +70,25 @@ def remove_endpoint(directory: str, endpoint: Endpoint) -> None:
 
 
 def read_endpoint(directory: str) -> Endpoint:
-    """Return where the page of the job in `directory` answers.
+    """Return where the job in `directory` takes commands.
 
     Raises:
-        StoreError: The job has no page, or somebody else may have written the file.
+        StoreError: There is no such job on this machine, or somebody else may have written the file.
     """
     local = local_path(directory)
     if local is None:
-        raise StoreError(f"{shown_url(directory)} is not local, so no command finds the job: {_NEEDS}")
+        raise StoreError(
+            f"{shown_url(directory)} is not local, so no command finds the job: call job.stop() or "
+            f"job.savepoint(path) in its program, interrupt `crosscut run` with Ctrl-C to stop it, or start "
+            f"it with web=True (crosscut run --web) and use its page"
+        )
     path = os.path.join(local, NAME)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise StoreError(f"{path} is not there: is the job running? For commands {_NEEDS}") from None
+        raise StoreError(
+            f"{path} is not there, so no command finds the job: is it running, with this checkpoint_dir?"
+        ) from None
     except OSError as error:
         raise StoreError(f"{path} can't be opened: {error.strerror}", path=path) from error
     with open(descriptor, "rb") as file:
@@ -92,8 +103,18 @@ def read_endpoint(directory: str) -> Endpoint:
             )
         data = file.read(BYTES_MAX)
     match _json(data):
-        case {"address": str(address), "token": str(token)} if token and address.startswith("http://"):
-            return Endpoint(address, token)
+        case {"address": str(address), "token": str(token), "host": str(host)} if token and (
+            address.startswith("http://")
+        ):
+            here = socket.gethostname()
+            if host not in ("", here) and address.startswith(_LOOPBACK):
+                # On this machine another program may have the port, and would be sent the token.
+                raise StoreError(
+                    f"the job in {shown_url(directory)} runs on {escaped(host)}, and this is {here}: run the "
+                    f"command there",
+                    path=path,
+                )
+            return Endpoint(address, token, host)
         case _:
             raise StoreError(f"{path} is not of a job of this release", path=path)
 

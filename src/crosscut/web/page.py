@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from functools import cache
@@ -129,7 +130,7 @@ class Page:
     @property
     def endpoint(self) -> Endpoint:
         """Where commands of the same user find the page, with a token of this run."""
-        return Endpoint(self.local_address, self._command_token)
+        return Endpoint(self.local_address, self._command_token, socket.gethostname())
 
     @property
     def link(self) -> str:

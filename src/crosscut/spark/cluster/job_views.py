@@ -1,4 +1,4 @@
-"""What a job shows of itself while it runs: its record in the checkpoint directory, and its page."""
+"""How a job is seen and reached while it runs: its record in the checkpoint directory, its page, commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from crosscut.contracts.settings import Settings
 from crosscut.foundation.data_pickles import only_data
+from crosscut.foundation.urls import local_path
 from crosscut.monitoring.metrics import JobMetrics
 from crosscut.monitoring.status import CheckpointStatus
 from crosscut.web.answers import Actions, StateSeen
+from crosscut.web.commands import CommandPort
 from crosscut.web.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class JobActions:
 
 
 class Seeing:
-    """The record and the page of a job that runs.
+    """The record of a job that runs, and its page, or else its port for commands.
 
     Raises:
         SettingsError: The page can't be served.
@@ -122,6 +124,8 @@ class Seeing:
         self._directory = checkpoint_dir
         self._endpoint: Endpoint | None = None
         self._has_proxy = bool(settings.web_url)
+        is_found = local_path(checkpoint_dir) is not None
+        self._commands = CommandPort(name, checkpoint_dir, actions) if is_found and not settings.web else None
         if settings.web:
             # No job is started slower because it could have a page.
             from crosscut.web.page import Page
@@ -151,6 +155,8 @@ class Seeing:
     def start(self) -> None:
         """The job owns its checkpoint directory."""
         self._recorder.start()
+        if self._commands is not None:
+            self._commands.start()
         if self.page is not None:
             from crosscut.web.endpoint import write_endpoint
 
@@ -194,6 +200,8 @@ class Seeing:
     def close(self) -> None:
         """The job has ended. Its page stays, as long as the program does or somebody closes it."""
         self._recorder.close()
+        if self._commands is not None:
+            self._commands.close()
         if self._endpoint is not None:
             from crosscut.web.endpoint import remove_endpoint
 
