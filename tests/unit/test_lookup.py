@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import pickle
 import sqlite3
+import sys
 import threading
 import time
+from asyncio import CancelledError
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +49,8 @@ def pandas() -> Any:
 )
 @pytest.mark.parametrize("by_function", [False, True])
 def test_a_row_of_a_frame_is_a_dict_of_its_own(make: Callable[[], Any], by_function: bool) -> None:
-    table = cc.lookup(make if by_function else make(), key="code")
+    frame = make()
+    table = cc.lookup((lambda: frame) if by_function else frame, key="code")
     table.open()
     row = table.get("de")
     assert row == ROWS[0]
@@ -58,6 +62,27 @@ def test_a_row_of_a_frame_is_a_dict_of_its_own(make: Callable[[], Any], by_funct
 def test_a_dict_gives_its_values_and_several_columns_a_tuple() -> None:
     assert cc.lookup({"EUR": 1.0}).get("EUR") == 1.0
     assert cc.lookup(ROWS, key=["code", "name"]).get(("fr", "France")) == ROWS[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        ({"n": 1}, lambda row: row.update(n=2)),
+        (OrderedDict(n=1), lambda row: row.update(n=2)),
+        ([1], lambda row: row.append(2)),
+        ({1}, lambda row: row.add(2)),
+    ],
+    ids=["dict", "a kind of dict", "list", "set"],
+)
+@pytest.mark.parametrize("by_function", [False, True])
+def test_a_row_of_a_dict_is_a_copy_too(row: Any, change: Callable[[Any], object], by_function: bool) -> None:
+    rows = {"key": row}
+    table = cc.lookup((lambda: rows) if by_function else rows)
+    before = pickle.dumps(row)
+    found = table.get("key")
+    assert type(found) is type(row)
+    change(found)
+    assert pickle.dumps(table.get("key")) == before
 
 
 def test_parquet_files_are_read_from_a_file_or_a_directory(tmp_path: Path) -> None:
@@ -94,6 +119,10 @@ def test_a_query_is_read_over_a_connection_of_the_database_api(tmp_path: Path) -
         cc.lookup(connect, query="select * from countries", key="code", rows_max=1).open()
     with pytest.raises(ConnectorError, match="must be a select"):
         cc.lookup(connect, query="create table other (n)", key="code").open()
+    twice = "select code, name, name, 1 as n, code from countries"
+    with pytest.raises(ConnectorError, match=r"several columns of one name: code, name; .* 'as'") as raised:
+        cc.lookup(connect, query=twice, key="n").open()
+    assert raised.value.is_permanent
 
 
 @pytest.mark.parametrize(
@@ -165,6 +194,83 @@ def test_a_refresh_replaces_the_table_in_a_thread_and_keeps_it_if_it_can_not_be_
     database.version, database.is_away = 3, False
     until(lambda: table.get("version") == 3, "the version after that")
     assert len(database.threads - {threading.get_ident()}) == 1
+
+
+def test_a_function_that_ends_its_thread_is_called_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Threads end on SystemExit without a word."""
+    raised: list[BaseException] = []
+
+    def read() -> dict[str, int]:
+        if len(raised) in (1, 2):
+            raised.append(SystemExit("no password") if len(raised) == 1 else CancelledError())
+            raise raised[-1]
+        raised.append(Exception())
+        return {"version": len(raised)}
+
+    table = cc.lookup(read, refresh="10ms")
+    table.open()
+    until(lambda: table.get("version") == 4, "the version after the failures")
+    assert "can't be read: SystemExit: no password; the version read" in caplog.text
+    assert "can't be read: CancelledError: " in caplog.text
+
+    def exits() -> dict[str, int]:
+        sys.exit(3)
+
+    with pytest.raises(ConnectorError, match=r"exits.* can't be read: SystemExit: 3"):
+        cc.lookup(exits).open()
+
+
+def test_a_refresh_that_hangs_is_warned_of_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "OVERDUE_LEAST_S", 0.01)
+    release = threading.Event()
+    versions = iter(range(1, 1_000_000))
+
+    def read() -> dict[str, int]:
+        if (version := next(versions)) == 2:
+            assert release.wait(DEADLINE_S)
+        return {"version": version}
+
+    def warnings() -> list[str]:
+        return [one.getMessage() for one in caplog.records if "has not ended" in one.getMessage()]
+
+    table = cc.lookup(read, refresh="1ms")
+    table.open()
+    until(lambda: len(warnings()) >= 3, "warnings")
+    assert "crosscut.lookup(read)" in warnings()[0] and "the version read" in warnings()[0]
+    assert table.get("version") == 1
+    release.set()
+    until(lambda: table.get("version") > 2, "the versions after that")
+
+
+def test_a_table_whose_refresh_hangs_is_released_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OVERDUE_LEAST_S", 0.01)
+    monkeypatch.setattr(module, "RELEASED_AFTER_S", 0.01)
+    release, hangs = threading.Event(), threading.Event()
+
+    def read() -> dict[str, int]:
+        if threading.current_thread() is not threading.main_thread() and not release.is_set():
+            hangs.set()
+            assert release.wait(DEADLINE_S)
+        return {}
+
+    table = cc.lookup(read, refresh="1ms")
+    identity = table.identity  # type: ignore[attr-defined]
+    before = set(threading.enumerate())
+    table.open()
+    assert hangs.wait(DEADLINE_S)
+    threads = set(threading.enumerate()) - before
+    hanging = module._LOADED[identity]
+    del table
+    until(lambda: identity not in module._LOADED, "the table to be released")
+    again = module._Loading(read, None, "again", identity)
+    again.open()
+    assert module._LOADED[identity] is not hanging
+    release.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert module._LOADED[identity].users
 
 
 def test_a_table_that_can_not_be_read_at_the_start_is_an_error_and_then_is_tried_again() -> None:

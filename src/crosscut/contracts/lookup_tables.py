@@ -23,7 +23,8 @@ class LookupTable(ABC):
     def get(self, key: Any) -> Any:
         """Return the row of `key`, None if there is none. Opens the table if nobody has. Must not block else.
 
-        What the caller does to the row must not be seen by the next caller.
+        A row that is a dict, a list or a set belongs to the caller: what it does to the row must not be seen
+        by the next caller. Values inside of it, and rows of other classes, are shared.
 
         Raises:
             TypeError: `key` can't be hashed.

@@ -8,8 +8,9 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from reprlib import repr as shortened
@@ -27,6 +28,12 @@ from crosscut.foundation.urls import shown_repr
 RELEASED_AFTER_S = 60.0
 """A process releases a table that no task has used for so long, since Spark gives it to other jobs later.
 Longer than the pause between two micro-batches."""
+
+OVERDUE_AFTER = 5
+"""A warning says that a refresh has not ended after so many times `refresh`, and when that has doubled."""
+
+OVERDUE_LEAST_S = 10.0
+"""Before that there is no such warning, however short `refresh` is."""
 
 _ROWS_AT_ONCE = 20_000
 """Arrow keeps the interpreter lock while it makes Python objects: for so many rows at most, records wait."""
@@ -54,7 +61,12 @@ def lookup(
     may meet a newer one. Committed output stays as it is, as with any code that is not deterministic.
 
     If the table can't be read at the start, the job fails. If a refresh fails, the process logs a warning,
-    keeps the old version, and tries again after `refresh`.
+    keeps the old version, and tries again after `refresh`. One that has not ended after five times `refresh`
+    (10 s at least) is waited for, with a warning then and whenever that time has doubled: set timeouts in a
+    function that reads over a network.
+
+    A row that is a dict, a list or a set is a copy of its own for each record. Values inside of it, and rows
+    that are objects of other classes, are shared by all records: do not change them.
 
     Args:
         table: One of
@@ -154,9 +166,14 @@ class _Rows:
         return len(self._rows)
 
     def get(self, key: Any) -> Any:
-        row = self._rows.get(key)
-        # A dict of its own for each caller, which may change it.
-        return row if row is None or self._names is None else dict(zip(self._names, row, strict=True))
+        row: Any = self._rows.get(key)
+        # Of its own for each caller, which may change it.
+        if self._names is not None:
+            return None if row is None else dict(zip(self._names, row, strict=True))
+        kind = type(row)
+        if kind is dict or kind is list or kind is set:
+            return row.copy()
+        return copy(row) if isinstance(row, dict | list | set) else row
 
 
 class _Constant(LookupTable):
@@ -248,7 +265,10 @@ class _Loaded:
             rows = self._load()
         except CrosscutError as error:
             raise ConnectorError(f"{self._shown}: {error}", is_permanent=not error.is_transient) from error
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Also SystemExit, at which a thread ends without a word, and panics of libraries in Rust.
             raise ConnectorError(f"{self._shown} can't be read: {type(error).__name__}: {error}") from error
         _log.info("%s: %d rows, read in %.2f s", self._shown, len(rows), time.monotonic() - started_s)
         return rows
@@ -265,7 +285,8 @@ class _Loaded:
                 return
             if self._refresh_s is not None and time.monotonic() >= due_s:
                 try:
-                    self.rows = self._read()
+                    with self._warning_if_it_hangs(self._refresh_s, read_s):
+                        self.rows = self._read()
                 except ConnectorError as error:
                     _log.warning(
                         "%s; the version read %.0f s ago stays in use, and it is tried again in %g s",
@@ -277,11 +298,44 @@ class _Loaded:
                     read_s = time.monotonic()
                 tried_s = time.monotonic()
 
+    @contextmanager
+    def _warning_if_it_hangs(self, refresh_s: float, read_s: float) -> Iterator[None]:
+        """Warn while a refresh takes too long, and release the table as `_keep` would.
+
+        Args:
+            read_s: When the version in use was read.
+        """
+        has_ended = threading.Event()
+
+        def warn() -> None:
+            began_s = time.monotonic()
+            wait_s = max(OVERDUE_AFTER * refresh_s, OVERDUE_LEAST_S)
+            while not has_ended.wait(began_s + wait_s - time.monotonic()):
+                if self._is_released():
+                    return
+                now_s = time.monotonic()
+                _log.warning(
+                    "%s: a refresh has not ended after %.0f s; the version read %.0f s ago stays in use "
+                    "until it does: set a timeout in what reads the table",
+                    self._shown,
+                    now_s - began_s,
+                    now_s - read_s,
+                )
+                wait_s *= 2
+
+        threading.Thread(target=warn, name="crosscut-lookup-refresh", daemon=True).start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+
     def _is_released(self) -> bool:
         with _LOCK:
             if self.users or time.monotonic() - self._used_s < RELEASED_AFTER_S:
                 return False
-            _LOADED.pop(self._identity, None)
+            # If a refresh has hung, the process may have loaded the table anew since it was released.
+            if _LOADED.get(self._identity) is self:
+                del _LOADED[self._identity]
             return True
 
 
@@ -364,6 +418,12 @@ def _by_key(names: tuple[str, ...], rows: list[tuple[Any, ...]], key: tuple[str,
             f"key={missing[0]!r} is no column of the table, which has {', '.join(names)}"
             f"{did_you_mean(missing[0], names)}"
         )
+    if len(set(names)) < len(names):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        raise _never_mended(
+            f"the table has several columns of one name: {', '.join(twice)}; leave out all but one, or "
+            f"rename them, in a query with 'as'"
+        )
     at = [names.index(one) for one in key]
     if len(at) == 1:
         found = dict(zip((row[at[0]] for row in rows), rows, strict=True))
@@ -371,9 +431,9 @@ def _by_key(names: tuple[str, ...], rows: list[tuple[Any, ...]], key: tuple[str,
         found = dict(zip((tuple(row[one] for one in at) for row in rows), rows, strict=True))
     if len(found) < len(rows):
         counts = Counter(row[at[0]] if len(at) == 1 else tuple(row[one] for one in at) for row in rows)
-        ((twice, count),) = counts.most_common(1)
+        ((repeated, count),) = counts.most_common(1)
         raise ConnectorError(
-            f"{count} rows have the key {shortened(twice)}: name columns that identify a row "
+            f"{count} rows have the key {shortened(repeated)}: name columns that identify a row "
             f"({', '.join(names)})"
         )
     return _Rows(found, names)
