@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import datetime
 import importlib
 import os
@@ -111,11 +112,168 @@ def test_the_sign_of_a_deleted_row_is_data() -> None:
     assert load_data(pickle.dumps(DELETED)) is DELETED
 
 
-def test_arrays_and_numbers_of_numpy_are_data() -> None:
+class Calling:
+    """Pickles as a call."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
+        self._call = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
+ARRAYS: dict[str, Callable[[Any], Any]] = {
+    "integers": lambda numpy: numpy.arange(6, dtype=">i4").reshape(2, 3),
+    "floats by columns": lambda numpy: numpy.asfortranarray(numpy.arange(6.0).reshape(2, 3)),
+    "every second": lambda numpy: numpy.arange(10)[::2],
+    "axes in another order": lambda numpy: numpy.arange(6).reshape(1, 2, 3).transpose(2, 0, 1),
+    "truth": lambda numpy: numpy.array([True, False]),
+    "complex": lambda numpy: numpy.array([1j]),
+    "bytes": lambda numpy: numpy.array([b"ab"]),
+    "texts": lambda numpy: numpy.array(["ab", "c"]),
+    "raw": lambda numpy: numpy.zeros(2, "V3"),
+    "times": lambda numpy: numpy.array(["2026-01-01"], "M8[ns]"),
+    "times of any unit": lambda numpy: numpy.array(["NaT"], "M8"),
+    "durations": lambda numpy: numpy.array([[3, 4]], ">m8[25us]"),
+    "no axes": lambda numpy: numpy.array(3),
+    "nothing": lambda numpy: numpy.zeros((0, 3)),
+    "read-only": lambda numpy: numpy.frombuffer(b"abcd", "u2"),
+    "a number": lambda numpy: numpy.float64(1.5),
+    "a text": lambda numpy: numpy.str_("ab"),
+    "a time": lambda numpy: numpy.datetime64("2026-01-01", "h"),
+    "a type": lambda numpy: numpy.dtype(">m8[us]"),
+    "a type in two arrays": lambda numpy: [numpy.array([n], "M8[s]") for n in (1, 2)],
+    "an array twice": lambda numpy: [numpy.arange(10)[::2]] * 2,
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_and_numbers_of_numpy_are_data(name: str) -> None:
     numpy = pytest.importorskip("numpy")
-    array = numpy.arange(6).reshape(2, 3)
-    assert numpy.array_equal(load_data(pickle.dumps(array, 5)), array)
-    assert load_data(pickle.dumps(numpy.float64(1.5))) == 1.5
+    value = ARRAYS[name](numpy)
+    for protocol in (3, 4, 5):
+        data = pickle.dumps({"value": value, "mine": Account("a")}, protocol)
+        found, expected = load_data(data)["value"], pickle.loads(data)["value"]
+        assert type(found) is type(expected)
+        if isinstance(expected, numpy.dtype):
+            assert found == expected
+            continue
+        if isinstance(expected, list):
+            assert (found[0] is found[1]) == (expected[0] is expected[1])
+            found, expected = map(numpy.concatenate, (found, expected))
+        # NumPy swaps the bytes of some arrays when it loads them.
+        assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+        assert (found.shape, found.tolist()) == (expected.shape, expected.tolist())
+        assert found.flags.writeable == expected.flags.writeable
+        assert found.flags.f_contiguous == expected.flags.f_contiguous
+
+
+def forged(dtype: Any, data: bytes, shape: tuple[int, ...] = (1,), protocol: int = 5) -> dict[str, bytes]:
+    """Return pickles of arrays whose bytes are said to be of `dtype`."""
+    arrays = importlib.import_module("numpy._core.multiarray")
+    numpy = importlib.import_module("numpy")
+    state = (1, shape, dtype, False, data)
+    return {
+        "from bytes": pickle.dumps(
+            Calling(importlib.import_module("numpy._core.numeric")._frombuffer, data, dtype, shape, "C"),
+            protocol,
+        ),
+        "with a state": pickle.dumps(
+            Calling(arrays._reconstruct, numpy.ndarray, (0,), b"b", state=state), protocol
+        ),
+        "a number": pickle.dumps(Calling(arrays.scalar, dtype, data), protocol),
+        "by the class": pickle.dumps(Calling(numpy.ndarray, shape, dtype, data), protocol),
+    }
+
+
+def test_no_array_of_addresses_or_of_more_than_its_bytes_is_loaded() -> None:
+    """S6: NumPy would follow eight bytes to an object that isn't there."""
+    numpy = pytest.importorskip("numpy")
+    number = numpy.dtype("i8")
+    types = {
+        "objects": (Calling(numpy.dtype, "O8", False, True), b"\x41" * 8, (1,)),
+        "objects, spelled out": (Calling(numpy.dtype, "object", False, True), b"\x41" * 8, (1,)),
+        "a list of fields": (Calling(numpy.dtype, [("a", "O")], False, True), b"\x41" * 8, (1,)),
+        "fields": (numpy.dtype([("a", "O")]), b"\x41" * 8, (1,)),
+        # It says of itself that it holds no references: the check that NumPy makes.
+        "forged fields": (
+            Calling(
+                numpy.dtype,
+                "V8",
+                False,
+                True,
+                state=(3, "|", None, ("a",), {"a": (numpy.dtype("O"), 0)}, 8, 1, 0),
+            ),
+            b"\x41" * 8,
+            (1,),
+        ),
+        "a forged subarray": (
+            Calling(
+                numpy.dtype, "V8", False, True, state=(3, "|", (number, (1 << 40,)), None, None, 8, 1, 0)
+            ),
+            b"\x41" * 8,
+            (1,),
+        ),
+        "too many": (number, b"\x41" * 8, (1 << 40,)),
+        "negative": (number, b"\x41" * 8, (-1,)),
+        "too few": (number, b"\x41" * 8, (0,)),
+        "of nothing": (Calling(numpy.dtype, "V0", False, True), b"", (1 << 40,)),
+    }
+    for name, (dtype, data, shape) in types.items():
+        for way, attack in forged(dtype, data, shape).items():
+            if (way, name) in {("a number", one) for one in ("too many", "negative", "too few")}:
+                # It has no shape.
+                continue
+            with pytest.raises(StateError, match="it holds"):
+                load_data(attack)
+
+
+def test_no_array_of_a_class_of_the_program_is_loaded() -> None:
+    numpy = pytest.importorskip("numpy")
+    kind = type("Matrix", (numpy.ndarray,), {"__module__": __name__})
+    here = sys.modules[__name__]
+    setattr(here, "Matrix", kind)  # noqa: B010 - pickle looks for it by name
+    try:
+        with pytest.raises(StateError, match="it holds"):
+            load_data(pickle.dumps(numpy.arange(3).view(kind)))
+    finally:
+        delattr(here, "Matrix")
+
+
+class Raw(bytearray):
+    """Bytes of the program's own."""
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, Raw])
+def test_what_is_made_of_its_number_only_is_refused(kind: Any) -> None:
+    """S6: thirty bytes that take gigabytes."""
+    much = 1 << 40
+    for attack in (Calling(kind, much), Calling(kind, Calling(int, str(much))), Calling(kind, range(much))):
+        with pytest.raises(StateError, match="far larger"):
+            load_data(pickle.dumps(attack))
+    by_instruction = pickle.dumps(kind, 4)[:-1] + pickle.dumps((much,), 4)[2:-1] + b"\x81."
+    with pytest.raises(StateError, match="far larger"):
+        load_data(by_instruction)
+    with pytest.raises(StateError, match="far larger"):
+        load_data(pickle.dumps(Calling(copyreg._reconstructor, kind, kind, much)))  # type: ignore[attr-defined]
+    assert load_data(pickle.dumps(kind)) is kind
+    if kind is not bytes:
+        assert load_data(pickle.dumps(kind(b"ab"), 4)) == b"ab"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *((kind, range(1 << 40)) for kind in (list, tuple, set, frozenset, deque, Counter, OrderedDict)),
+        (Fraction, "1e1000000000"),
+        (int, Decimal("1e1000000000")),
+    ],
+    ids=lambda attack: attack[0].__name__,
+)
+def test_what_is_counted_out_is_refused(attack: tuple[Any, ...]) -> None:
+    """S6."""
+    with pytest.raises(StateError, match="far larger"):
+        load_data(pickle.dumps(Calling(*attack)))
 
 
 def test_rows_of_spark_are_data() -> None:
@@ -128,16 +286,6 @@ def test_timestamps_of_pandas_are_data() -> None:
     pandas = pytest.importorskip("pandas")
     now = pandas.Timestamp("2026-01-01")
     assert load_data(pickle.dumps(now)) == now
-
-
-class Calling:
-    """Pickles as a call."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._call = function, arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self._call
 
 
 def attacks(witness: str) -> dict[str, bytes]:

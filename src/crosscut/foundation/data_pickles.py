@@ -8,9 +8,10 @@ from __future__ import annotations
 import builtins
 import io
 import pickle  # noqa: S403 - see above
+import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from enum import Enum
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 from zoneinfo import ZoneInfo
 
 from crosscut.foundation.aliases import current_name
+from crosscut.foundation.array_pickles import STAND_INS, ArrayUnpickler
 from crosscut.foundation.unpickling import RefusedPickleError, loading
 
 _VALUES = frozenset(
@@ -40,16 +42,6 @@ _VALUES = frozenset(
         ("uuid", "UUID"),
         *(("ipaddress", f"IPv{version}{kind}") for version in (4, 6) for kind in ("Address", "Network")),
         *(("pathlib", f"{pure}{kind}Path") for pure in ("", "Pure") for kind in ("", "Posix")),
-        *(("numpy", name) for name in ("dtype", "ndarray")),
-        *(
-            (f"numpy.{core}.{module}", name)
-            for core in ("core", "_core")
-            for module, name in (
-                ("multiarray", "_reconstruct"),
-                ("multiarray", "scalar"),
-                ("numeric", "_frombuffer"),
-            )
-        ),
         ("pandas._libs.tslibs.timestamps", "Timestamp"),
         ("pandas._libs.tslibs.timestamps", "_unpickle_timestamp"),
         ("pandas._libs.tslibs.timedeltas", "Timedelta"),
@@ -71,11 +63,12 @@ def only_data() -> Iterator[None]:
 def load_data(data: bytes | memoryview) -> Any:
     """Unpickle data.
 
-    Allowed are plain types, values of the standard library, arrays of NumPy, timestamps of pandas and
-    rows of Spark. So are, if their module has been imported, data classes, enumerations, named tuples,
-    structs of msgspec, models of pydantic, classes of attrs, commit messages of PySpark's data sources, and
-    the program's own classes. Only their constructors are called; a pickle that changes one of them is
-    refused.
+    Allowed are plain types, values of the standard library, arrays of NumPy (of numbers, texts, times and
+    bytes), timestamps of pandas and rows of Spark. So are, if their module has been imported, data classes,
+    enumerations, named tuples, structs of msgspec, models of pydantic, classes of attrs, commit messages of
+    PySpark's data sources, and the program's own classes. Only their constructors are called; a pickle that
+    changes one of them is refused, and so is one that makes a value of plain types far larger than itself,
+    such as `bytes(10**9)`.
 
     Raises:
         RefusedPickleError: The pickle names something else.
@@ -128,24 +121,29 @@ def load_data_from(file: BinaryIO) -> Any:
     except _Changeable:
         pass
     file.seek(begin)
-    _Rehearsal(file).load()
+    rehearsal = _Rehearsal(file)
+    rehearsal.load()
     file.seek(begin)
-    return _DataUnpickler(file).load()
+    return (_ArrayUnpickler if rehearsal.has_arrays else _DataUnpickler)(file).load()
 
 
 class _Changeable(Exception):
-    """A pickle names a class or a function that has attributes which can be set."""
+    """A pickle names what `_Rehearsal` has to look at: what can be changed, or fill the memory."""
 
 
 _LOADED_WHEN_NAMED = ("crosscut.contracts.", "crosscut.connectors.postgres.changes.change")
 """Modules of ours whose classes users keep, such as `DeadLetter`: importing them does nothing else."""
 
 
-class _DataUnpickler(pickle.Unpickler):  # noqa: S301 - see above
+class _Finder:
+    """Finds what a pickle names, for the unpickler that is the next of its bases."""
+
     def find_class(self, module: str, name: str) -> Any:
         module = current_name(module)
+        if (module, name) in STAND_INS:
+            return STAND_INS[module, name]
         if (module, name) in _VALUES:
-            return super().find_class(module, name)
+            return self._find(module, name)
         if (module, name) == ("builtins", "getattr"):
             return _attribute
         # To import a module for a pickle would run code that its author chose.
@@ -153,24 +151,41 @@ class _DataUnpickler(pickle.Unpickler):  # noqa: S301 - see above
             raise RefusedPickleError(
                 f"it holds {module}.{name}: import {module} first, if you trust it and the author of this"
             )
-        found = super().find_class(module, name)
+        found = self._find(module, name)
         # By where it was defined: a module has other names than its own, such as those that it imports.
-        if not isinstance(found, type) or not (_holds_data(found) or _is_of_program(found.__module__)):
+        if (
+            not isinstance(found, type)
+            or not (_holds_data(found) or _is_of_program(found.__module__))
+            or _is_array(found)
+        ):
             raise RefusedPickleError(
                 f"it holds {module}.{name}, which is neither of a plain type nor of a class that holds data; "
                 f"loading it could run any code of its author"
             )
         return found
 
+    def _find(self, module: str, name: str) -> Any:
+        return super().find_class(module, name)  # type: ignore[misc]
+
     def persistent_load(self, pid: Any) -> Any:
         raise RefusedPickleError(f"it holds a reference to something outside, {pid!r:.100}")
 
 
+class _DataUnpickler(_Finder, pickle.Unpickler):  # noqa: S301 - see above
+    """Loads anything but arrays."""
+
+
+class _ArrayUnpickler(_Finder, ArrayUnpickler):
+    """Loads arrays, too, more slowly."""
+
+
 class _PlainUnpickler(_DataUnpickler):
-    """Loads what names no class that can be changed, which is most of all data."""
+    """Loads what names nothing that can be changed or fill the memory, which is most of all data."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
+        if (module, name) in _ARGUMENTS:
+            raise _Changeable
         if isinstance(found, BuiltinFunctionType) or (
             isinstance(found, type) and found.__flags__ & _IMMUTABLE
         ):
@@ -182,15 +197,27 @@ class _Rehearsal(_DataUnpickler):
     """Goes through a pickle with stand-ins for all that it names, and refuses it if it would change that.
 
     The instruction that gives an instance its state takes a class, too, and sets its attributes: the pickle
-    would change the program. The unpickler can't be told to refuse it.
+    would change the program. The unpickler can't be told to refuse it. What makes large values of small
+    arguments is refused as well.
+
+    Attributes:
+        has_arrays: The pickle names functions of NumPy.
     """
 
+    has_arrays = False
+
     def find_class(self, module: str, name: str) -> Any:
+        module = current_name(module)
+        if (module, name) in _ARGUMENTS:
+            return _stand_in_of(module, name)
         found = super().find_class(module, name)
+        self.has_arrays |= (module, name) in STAND_INS
         if found is _attribute:
             return _Getter
         if isinstance(found, type) and issubclass(found, Enum):
             return _Shared
+        if isinstance(found, type) and (base := _checked_base_of(found)) is not None:
+            return _stand_in_of(*base)
         return _StandIn if callable(found) else _CONSTANT
 
 
@@ -241,6 +268,81 @@ class _Getter(_Shared):
         return _Shared
 
 
+def _are_values(*of: object) -> bool:
+    """Tell whether the pickle holds all that a container is made of: a range, say, is more than that."""
+    return all(type(one) in _HELD or isinstance(one, type) for one in of)
+
+
+def _are_values_and_length(*of: object) -> bool:
+    return _are_values(*of[:1]) and all(one is None or type(one) is int for one in of[1:])
+
+
+def _are_texts_or_numbers(*of: object) -> bool:
+    return all(type(one) in (bytes, int, float, str, bool) for one in of)
+
+
+def _are_terms(*of: object) -> bool:
+    """Tell whether a fraction is written without an exponent, whose power would be computed."""
+    return all(type(one) is int or (type(one) is str and _TERMS.fullmatch(one) is not None) for one in of)
+
+
+def _are_bytes(*of: object) -> bool:
+    return all(type(one) in (bytes, bytearray, str, list, tuple) for one in of)
+
+
+def _are_of_base(*of: object) -> bool:
+    """Tell whether `_reconstructor` calls a plain type with what that is called with."""
+    if len(of) != 3:
+        return False
+    _, base, state = of
+    if base is _stand_in_of("builtins", "object"):
+        return state is None
+    return isinstance(base, type) and issubclass(base, _Checked) and base.allows(state)
+
+
+_HELD = (bytes, bytearray, dict, frozenset, list, set, str, tuple, type(None))
+_TERMS = re.compile(r"-?[0-9]+(/[0-9]+)?")
+_ARGUMENTS: dict[tuple[str, str], Callable[..., bool]] = {
+    **{("builtins", name): _are_bytes for name in ("bytearray", "bytes")},
+    **{("builtins", name): _are_values for name in ("dict", "frozenset", "list", "set", "tuple")},
+    **{("builtins", name): _are_texts_or_numbers for name in ("int", "str")},
+    ("builtins", "object"): lambda *of: not of,
+    **{("collections", name): _are_values for name in ("Counter", "OrderedDict", "defaultdict")},
+    ("collections", "deque"): _are_values_and_length,
+    ("copyreg", "_reconstructor"): _are_of_base,
+    ("fractions", "Fraction"): _are_terms,
+}
+"""What is called with such arguments only: with others it may fill the memory, or compute for ever."""
+
+
+class _Checked(_StandIn):
+    """Stands in for something in `_ARGUMENTS`."""
+
+    __slots__ = ()
+    allows: Callable[..., bool]
+
+    def __new__(cls, *of: object, **named: object) -> Any:
+        if named or not cls.allows(*of):
+            raise RefusedPickleError("it holds a call that may make a value far larger than the pickle")
+        return _INSTANCE
+
+
+@cache
+def _stand_in_of(module: str, name: str) -> type[_Checked]:
+    allows = staticmethod(_ARGUMENTS[module, name])
+    return type(name, (_Checked,), {"__slots__": (), "allows": allows})
+
+
+def _checked_base_of(kind: type) -> tuple[str, str] | None:
+    """Return the type in `_ARGUMENTS` that makes the instances of `kind`, if one does."""
+    for base in kind.__mro__:
+        found = base.__module__, base.__name__
+        if found in _ARGUMENTS and base is not object:
+            is_made_alike = kind.__new__ is base.__new__ and kind.__init__ is base.__init__  # type: ignore[misc]
+            return found if is_made_alike else None
+    return None
+
+
 _INSTANCE, _CONSTANT = object.__new__(_StandIn), object.__new__(_Shared)
 _CHANGES = "it changes a class, a function or a constant of the program that loads it"
 _IMMUTABLE = 1 << 8
@@ -268,6 +370,11 @@ def _holds_data(kind: type) -> bool:
         # By name, since a program without Spark imports none of it.
         or any((one.__module__, one.__name__) == _COMMIT_MESSAGE for one in kind.__mro__)
     )
+
+
+def _is_array(kind: type) -> bool:
+    """Tell whether a class is one of NumPy's: see `crosscut.foundation.array_pickles`."""
+    return any((one.__module__, one.__name__) == ("numpy", "ndarray") for one in kind.__mro__)
 
 
 _COMMIT_MESSAGE = ("pyspark.sql.datasource", "WriterCommitMessage")
