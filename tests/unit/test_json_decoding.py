@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 
 from crosscut.connectors.files import json_decoding
 from crosscut.connectors.files.json_decoding import DEPTH_MAX, json_value, json_values
+from crosscut.connectors.files.typed_json import TypedJson
 from crosscut.connectors.http.event_source import HttpEvents
 from crosscut.connectors.http.event_stream import Event
+from crosscut.connectors.kafka.marker import decoded as kafka_marker
 from crosscut.connectors.kafka.records import decoder as kafka_decoder
+from crosscut.connectors.nats.marker import Marker as NatsMarker
 from crosscut.connectors.nats.messages import Message
 from crosscut.connectors.nats.messages import decoder as nats_decoder
 from crosscut.errors import ConnectorError
@@ -79,3 +83,34 @@ def test_depth_is_counted_as_by_walking_through_the_value(value: Any, limit: int
                 json_value(data)
         else:
             assert json_values([data, data.encode()]) == [value, value]
+
+
+@dataclass
+class Anything:
+    a: Any
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("]", "["), ("[", "]"), ('\\"]', "\\\\["), ('\\\\\\"]', '[\\"')]
+)
+@pytest.mark.parametrize("depth", [DEPTH_MAX, DEPTH_MAX + 1, 900])
+def test_brackets_within_texts_hide_no_level_and_add_none(before: str, after: str, depth: int) -> None:
+    """P8: closing ones in texts made up for those that stand around them."""
+    inside = f'["{before}",' * (depth - 1) + "1" + f',"{after}"]' * (depth - 1)
+    data = f'{{"a": {inside}}}'
+    typed = TypedJson(Anything)
+    for decode in (json_value, typed, lambda one: json_values([one])[0]):
+        for each in (data, data.encode()):
+            if depth > DEPTH_MAX:
+                with pytest.raises(ValueError, match="200 levels deep"):
+                    decode(each)
+            else:
+                decode(each)
+
+
+def test_a_marker_that_is_nested_too_deeply_is_damaged() -> None:
+    data = b"[" * 100_000
+    with pytest.raises(ConnectorError, match="no marker"):
+        kafka_marker(data, "markers", "localhost")
+    with pytest.raises(ConnectorError, match="no marker"):
+        NatsMarker.parsed(data, 1, "stream")

@@ -37,17 +37,7 @@ def json_value(data: bytes | str) -> Any:
         # What is nested as deeply as that is refused below.
         with suppress(RecursionError):
             value = json.loads(data)
-    return checked_depth(value, data)
-
-
-def checked_depth(value: Any, data: bytes | str) -> Any:
-    """Return `value`, which was decoded from `data`.
-
-    Raises:
-        ValueError: It is nested more deeply than `DEPTH_MAX`.
-    """
-    if may_be_deep(data) and _is_deep(value):
-        raise ValueError(f"it is nested more than {DEPTH_MAX} levels deep")
+    check_depth(data)
     return value
 
 
@@ -71,30 +61,25 @@ def _has_long_number(data: bytes | str) -> bool:
     return _LONG in (data.encode() if isinstance(data, str) else data).translate(_DIGITS)
 
 
-def may_be_deep(data: bytes | str) -> bool:
-    """Tell whether `data` may be nested more deeply than `DEPTH_MAX`; brackets within texts count too."""
+def check_depth(data: bytes | str) -> None:
+    """Look how deeply `data`, which is JSON, is nested.
+
+    Raises:
+        ValueError: More deeply than `DEPTH_MAX`.
+    """
     if len(data) < _DEEP_LENGTH:
-        return False
+        return
     if isinstance(data, str):
         data = data.encode()
     if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
-        return False
-    brackets = data.translate(_BRACKETS, _OTHERS)
+        return
+    # Without the texts: what stands between quotes that are not escaped.
+    plain = b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    brackets = plain.translate(_BRACKETS, _OTHERS)
     for _ in range(DEPTH_MAX):
         if not brackets:
-            return False
-        # One level less, the innermost ones. A text may hold brackets without their counterparts.
-        size, brackets = len(brackets), brackets.replace(b"[]", b"")
-        if len(brackets) == size:
-            break
-    return len(brackets) > 0
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEPTH_MAX + 1):
-        containers = [one for one in level if isinstance(one, list | dict)]
-        if not containers:
-            return False
-        level = [inner for one in containers for inner in (one.values() if isinstance(one, dict) else one)]
-    return True
+            return
+        # One level less, the innermost ones.
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise ValueError(f"it is nested more than {DEPTH_MAX} levels deep")

@@ -12,7 +12,7 @@ from inspect import get_annotations
 from typing import Any, ForwardRef, Generic, TypeVar, get_args, get_origin
 
 from crosscut.connectors.extras import ExtraMissing
-from crosscut.connectors.files.json_decoding import json_value, may_be_deep
+from crosscut.connectors.files.json_decoding import check_depth
 from crosscut.errors import SettingsError
 
 T = TypeVar("T")
@@ -74,9 +74,8 @@ class TypedJson(Generic[T]):
         vars(self).update(state)
 
     def __call__(self, data: bytes | str) -> T:
-        if may_be_deep(data):
-            # It raises if the limit is exceeded, also within fields of any type.
-            json_value(data)
+        # Within fields of any type, too.
+        check_depth(data)
         if self._decode is None:
             self._decode = self._made()
         return self._decode(data)

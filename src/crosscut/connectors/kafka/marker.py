@@ -210,7 +210,7 @@ def decoded(data: bytes, topic: str, servers: str) -> tuple[dict[str, Any], Mark
         content = json.loads(data)
         epoch, checkpoint_id = Epoch(content["epoch"]), CheckpointId(content["checkpoint"])
         return content, Marker(epoch, checkpoint_id, str(content.get("driver", "")))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ConnectorError(
             f"{data!r:.200} in topic {topic!r} at {servers} is no marker of a sink; does somebody else write "
             f"there?"

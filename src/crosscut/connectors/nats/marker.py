@@ -53,7 +53,7 @@ class Marker:
                     return Marker(target, owner, epoch, driver, n, partial, sent, sequence)
                 case _:
                     pass
-        except ValueError:
+        except (ValueError, RecursionError):
             # Said below, in words.
             pass
         raise ConnectorError(f"{where}: message {sequence} is no marker of a sink: {(data or b'')[:200]!r}")
