@@ -503,6 +503,21 @@ def test_structs_of_the_program_have_their_fields_defaults_and_methods_in_worker
     assert shipped(tmp_path, body, record=repr(text)) == expected
 
 
+def test_generic_structs_of_the_program_arrive_with_their_parameters(tmp_path: Path) -> None:
+    body = (
+        "import msgspec\nfrom typing import Generic, TypeVar\nT = TypeVar('T')\n"
+        "class Pair(msgspec.Struct, Generic[T]):\n    one: T\n    other: list[T] = []\n"
+        "class Numbers(Pair[int]):\n    more: int = 3\n"
+        "def f(text):\n"
+        "    decoded = msgspec.json.decode(text, type=Pair[int])\n"
+        "    try:\n        msgspec.json.decode(text, type=Pair[str])\n"
+        "    except msgspec.ValidationError as error:\n"
+        "        return [decoded.one, Numbers(1).more, len(Pair.__parameters__), str(error)]\n"
+    )
+    found = shipped(tmp_path, body, record=repr('{"one": 1}'))
+    assert found == [1, 3, 1, "Expected `str`, got `int` - at `$.one`"]
+
+
 def test_a_traceback_of_the_program_names_its_file_and_line_and_one_of_a_module_shows_it(
     tmp_path: Path,
 ) -> None:

@@ -191,6 +191,7 @@ def _reduced_struct(kind: Any) -> Any:
         made,
         {**options, "kw_only": is_keyword_only},
         "__post_init__" in own,
+        own.get("__orig_bases__"),
     )
     # What belongs to the class may refer to it, so it is set when the class is there.
     return struct, arguments, attributes, None, None, set_attributes
@@ -203,11 +204,13 @@ def struct(
     fields: list[Any],
     options: dict[str, Any],
     has_post_init: bool,
+    generic_bases: tuple[Any, ...] | None = None,
 ) -> type:
     """Return a msgspec.Struct without its attributes.
 
     Args:
         fields: Of each the name, the type, the name in messages, the default, and what makes one.
+        generic_bases: The bases with their type parameters, if there are any.
     """
     import msgspec
 
@@ -218,7 +221,10 @@ def struct(
             given = {}
         made.append((field_name, kind, msgspec.field(name=encoded, **given)))
     # msgspec looks for it once, when it makes the class.
-    namespace = {"__post_init__": _post_init} if has_post_init else None
+    namespace: dict[str, Any] = {"__post_init__": _post_init} if has_post_init else {}
+    if generic_bases is not None:
+        # So does `Generic`, for its parameters.
+        namespace["__orig_bases__"] = generic_bases
     found: type = msgspec.defstruct(name, made, bases=bases, module=module, namespace=namespace, **options)
     return found
 
