@@ -205,13 +205,13 @@ def on_their_way_at_the_newest_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: dict[Plant, tuple[Options, str]] = {
-    watermark_of_the_slowest: (dying(2, "timers", "unaligned", CROWDED), "I14"),
+    watermark_of_the_slowest: (dying(17, "timers", "unaligned", CROWDED), "I14"),
     sources_forget: (dying(0, "event time", "halting", OFTEN), "I14"),
     timers_lost: (dying(0, "timers", "halting", OFTEN), "I1"),
     splits_dropped: (dying(0, "union", "aligned", OFTEN), "I1"),
     on_their_way_for_all: (dying(0, "union", "unaligned", CROWDED), "I4"),
     on_their_way_by_place: (dying(0, "union", "unaligned", CROWDED), "I1"),
-    on_their_way_at_the_newest_watermark: (dying(6, "windows", "unaligned", CROWDED), "I1"),
+    on_their_way_at_the_newest_watermark: (dying(2, "windows", "unaligned", CROWDED), "I1"),
 }
 
 
