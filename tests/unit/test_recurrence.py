@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
+import zipfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -15,7 +18,7 @@ import pytest
 from pyspark.sql import Row
 
 from crosscut.foundation.timestamps import as_timestamp
-from crosscut.operators.recurrence import recurs
+from crosscut.operators.recurrence import is_of_own_code, recurs
 
 COUNTRIES = {"no": "Norway"}
 COLUMN = "usr"
@@ -219,3 +222,80 @@ def test_a_value_error_out_of_a_library_may_come_of_an_answer_of_a_service(
     function: Callable[[Any], Any],
 ) -> None:
     assert not recurs(raised(function, DICT), OURS)
+
+
+# Sources and sinks: what may be an outage is no mistake.
+
+
+CLIENT = """
+class Refused(Exception):
+    pass
+
+
+def ask():
+    raise Refused("connection refused")
+"""
+
+
+@pytest.fixture(params=["a directory", "an archive"])
+def client(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client library that is on the path as Spark jobs have theirs: not in site-packages."""
+    name = f"client_{'zip' if request.param == 'an archive' else 'dir'}"
+    files = {f"{name}/__init__.py": CLIENT, f"{name}-1.0.dist-info/METADATA": f"Name: {name}"}
+    place = tmp_path / "deps"
+    if request.param == "an archive":
+        place = tmp_path / "deps.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            for path, text in files.items():
+                archive.writestr(path, text)
+    else:
+        for path, text in files.items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_text(text)
+    monkeypatch.syspath_prepend(str(place))
+    yield importlib.import_module(name)
+    del sys.modules[name]
+
+
+def error_of(function: Callable[[], Any]) -> BaseException:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001 - whatever it raises is looked at
+        return error
+    raise AssertionError("it has raised nothing")
+
+
+class Down(Exception):
+    """The user's own."""
+
+
+def test_an_error_of_a_client_that_was_installed_anywhere_may_be_an_outage(client: Any) -> None:
+    def wrapped() -> None:
+        try:
+            client.ask()
+        except client.Refused as error:
+            raise Down("the service is down") from error
+
+    assert not is_of_own_code(error_of(client.ask))
+    assert not is_of_own_code(error_of(wrapped))
+
+
+def test_an_error_whose_class_names_a_module_that_there_is_not_may_be_an_outage() -> None:
+    """So those of Kafka's client do, and its calls have no frame."""
+    refused = type("KafkaException", (Exception,), {"__module__": "cimpl"})
+
+    def asks() -> None:
+        raise refused("all brokers down")
+
+    assert not is_of_own_code(error_of(asks))
+
+
+def test_a_group_of_errors_is_one_of_its_members() -> None:
+    def gathers(member: Exception) -> Callable[[], None]:
+        def raises() -> None:
+            raise ExceptionGroup("all replicas", [Down("own"), member])
+
+        return raises
+
+    assert not is_of_own_code(error_of(gathers(ConnectionRefusedError(111, "refused"))))
+    assert is_of_own_code(error_of(gathers(KeyError("amount"))))

@@ -435,3 +435,15 @@ def test_a_process_that_has_not_imported_our_own_records_loads_them(tmp_path: An
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.stdout == "ValueError: bad\n", found.stderr
+
+
+def test_an_empty_text_of_numpy_is_loaded_and_an_array_without_size_is_not() -> None:
+    numpy = pytest.importorskip("numpy")
+    for value in (numpy.str_(""), numpy.bytes_(b"")):
+        found = load_data(pickle.dumps({"name": value}, 5))["name"]
+        assert (type(found), found) == (type(value), value)
+    kind = Calling(numpy.dtype, "U0", False, True)
+    for way, attack in forged(kind, b"", (1 << 40,)).items():
+        if way != "a number":
+            with pytest.raises(StateError, match="it holds"):
+                load_data(attack)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from crosscut.foundation.unpickling import RefusedPickleError
 
-_PLAIN = re.compile(r"[biufcSUMmV][1-9][0-9]{0,9}")
-"""Types of numbers, texts, times and bytes, as NumPy's pickles name them."""
+_PLAIN = re.compile(r"[biufcSUMmV][1-9][0-9]{0,9}|[SU]0")
+"""Types of numbers, texts, times and bytes, as NumPy's pickles name them; an empty text has no size."""
 
 _DIMENSIONS_MAX = 64
 _ORDERS = ("<", ">", "|", "=")
@@ -150,6 +150,7 @@ def _array(data: Any, kind: Any, shape: Any, order: Any) -> Any:
         or len(shape) > _DIMENSIONS_MAX
         or not all(type(one) is int and one >= 0 for one in shape)
         or len(data) != prod(shape) * kind.itemsize
+        or (shape and not kind.itemsize)
     ):
         raise RefusedPickleError("it holds an array whose shape and type do not fit its bytes")
     return numpy.ndarray(shape, kind, data, order="F" if order == "F" else "C")

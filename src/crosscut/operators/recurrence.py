@@ -7,8 +7,12 @@ record, and the same one after each restart.
 
 from __future__ import annotations
 
+import os
 import sys
+import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from itertools import dropwhile
 from types import FrameType
 
@@ -113,7 +117,7 @@ def is_of_own_code(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was raised for, `from None` or not."""
+    """Yield `error`, its members if it is a group, and what each was raised for, `from None` or not."""
     remaining, seen = [error], set[int]()
     while remaining:
         one = remaining.pop()
@@ -121,6 +125,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(one))
             yield one
             remaining += [found for found in (one.__cause__, one.__context__) if found is not None]
+            if isinstance(one, BaseExceptionGroup):
+                remaining += one.exceptions
 
 
 def _may_be_from_service(error: BaseException) -> bool:
@@ -156,7 +162,7 @@ def _is_users(frame: FrameType) -> bool:
         return False
     # Compiled extensions name their source, which is not where they are installed.
     file = frame.f_globals.get("__file__")
-    return is_user_code(frame.f_code.co_filename) and (not file or is_user_file(file, installed_roots()))
+    return is_user_code(frame.f_code.co_filename) and (not file or _is_written_by_user(file))
 
 
 def _is_users_or_computes(module: str) -> bool:
@@ -167,5 +173,27 @@ def _is_users_or_computes(module: str) -> bool:
         return True
     if top == "crosscut" or top in sys.stdlib_module_names:
         return False
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return not file or is_user_file(file, installed_roots())
+    if module not in sys.modules:
+        # As that of Kafka's client, which names a module that there is not.
+        return False
+    file = getattr(sys.modules[module], "__file__", None)
+    return not file or _is_written_by_user(file)
+
+
+def _is_written_by_user(file: str) -> bool:
+    return is_user_file(file, installed_roots()) and not _is_beside_metadata(os.path.dirname(file))
+
+
+@cache
+def _is_beside_metadata(directory: str) -> bool:
+    """Tell whether packages were installed there or above: by `pip install --target`, or into an archive."""
+    if directory.endswith((".zip", ".whl")) and os.path.isfile(directory):
+        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(directory) as archive:
+            return any(".dist-info/" in name for name in archive.namelist())
+        return False
+    with suppress(OSError), os.scandir(directory) as entries:
+        # An `.egg-info` may be of a package that is being written.
+        if any(one.name.endswith(".dist-info") for one in entries):
+            return True
+    above = os.path.dirname(directory)
+    return above != directory and _is_beside_metadata(above)
