@@ -7,16 +7,12 @@ record, and the same one after each restart.
 
 from __future__ import annotations
 
-import os
 import sys
-import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import cache
 from itertools import dropwhile
 from types import FrameType
 
-from crosscut.foundation.user_files import installed_roots, is_user_code, is_user_file
+from crosscut.foundation.user_files import is_user_code, is_written_by_user
 
 _LOOKS_OUTSIDE = frozenset(
     {"__import__", "compile", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars"}
@@ -162,7 +158,7 @@ def _is_users(frame: FrameType) -> bool:
         return False
     # Compiled extensions name their source, which is not where they are installed.
     file = frame.f_globals.get("__file__")
-    return is_user_code(frame.f_code.co_filename) and (not file or _is_written_by_user(file))
+    return is_user_code(frame.f_code.co_filename) and (not file or is_written_by_user(file))
 
 
 def _is_users_or_computes(module: str) -> bool:
@@ -177,23 +173,4 @@ def _is_users_or_computes(module: str) -> bool:
         # As that of Kafka's client, which names a module that there is not.
         return False
     file = getattr(sys.modules[module], "__file__", None)
-    return not file or _is_written_by_user(file)
-
-
-def _is_written_by_user(file: str) -> bool:
-    return is_user_file(file, installed_roots()) and not _is_beside_metadata(os.path.dirname(file))
-
-
-@cache
-def _is_beside_metadata(directory: str) -> bool:
-    """Tell whether packages were installed there or above: by `pip install --target`, or into an archive."""
-    if directory.endswith((".zip", ".whl")) and os.path.isfile(directory):
-        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(directory) as archive:
-            return any(".dist-info/" in name for name in archive.namelist())
-        return False
-    with suppress(OSError), os.scandir(directory) as entries:
-        # An `.egg-info` may be of a package that is being written.
-        if any(one.name.endswith(".dist-info") for one in entries):
-            return True
-    above = os.path.dirname(directory)
-    return above != directory and _is_beside_metadata(above)
+    return not file or is_written_by_user(file)
