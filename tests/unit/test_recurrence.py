@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
+from crosscut.foundation import user_files
 from crosscut.foundation.timestamps import as_timestamp
+from crosscut.host.installed_packages import note_packages_beside
 from crosscut.operators.recurrence import is_of_own_code, recurs
 
 COUNTRIES = {"no": "Norway"}
@@ -253,6 +255,8 @@ def client(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_text(text)
     monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setattr(user_files, "_beside", set())
+    note_packages_beside()
     yield importlib.import_module(name)
     del sys.modules[name]
 

@@ -26,6 +26,7 @@ from crosscut.foundation.ids import Epoch
 from crosscut.graph.specs import JobGraph
 from crosscut.host.calls import call_on
 from crosscut.host.clock import SystemClock
+from crosscut.host.installed_packages import note_packages_beside
 from crosscut.host.interpreter_lock import DRIVER_SWITCH_US, switching_within
 from crosscut.monitoring.job_log_lines import LOGGER
 from crosscut.monitoring.listeners import Listeners
@@ -312,6 +313,7 @@ class RunningJob:
 
     def _run(self) -> None:
         try:
+            note_packages_beside()
             with switching_within(DRIVER_SWITCH_US):
                 self.end = asyncio.run(self._drive())
         except BaseException as error:  # noqa: BLE001 - kept, and raised by `wait`

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import site
 import sysconfig
-import zipfile
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import cache
 
 _SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/pyspark.zip/")
+_beside: set[str] = set()
 
 
 @cache
@@ -35,21 +33,11 @@ def is_user_code(filename: str) -> bool:
     return is_user_file(filename, installed_roots())
 
 
+def note_installed(root: str) -> None:
+    """Note that packages were installed into `root`, a directory or archive on the path of this process."""
+    _beside.add(root)
+
+
 def is_written_by_user(file: str) -> bool:
     """Return False also for packages that were installed beside the program: a copy of a client, say."""
-    return is_user_file(file, installed_roots()) and not _is_beside_metadata(os.path.dirname(file))
-
-
-@cache
-def _is_beside_metadata(directory: str) -> bool:
-    """Tell whether packages were installed there or above: by `pip install --target`, or into an archive."""
-    if directory.endswith((".zip", ".whl")) and os.path.isfile(directory):
-        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(directory) as archive:
-            return any(".dist-info/" in name for name in archive.namelist())
-        return False
-    with suppress(OSError), os.scandir(directory) as entries:
-        # An `.egg-info` may be of a package that is being written.
-        if any(one.name.endswith(".dist-info") for one in entries):
-            return True
-    above = os.path.dirname(directory)
-    return above != directory and _is_beside_metadata(above)
+    return is_user_file(file, installed_roots()) and is_user_file(file, _beside)

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from crosscut.host.children import end_children, tie_children
+from crosscut.host.installed_packages import note_packages_beside
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, switching_within
 from crosscut.host.watch import Slices, Watch
 from crosscut.operators.time_budget import TimeBudget
@@ -154,6 +155,7 @@ def hosting_a_worker() -> Iterator[None]:
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, 20, 100)
     tie_children()
+    note_packages_beside()
     try:
         with switching_within(WORKER_SWITCH_US):
             yield

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from crosscut.graph.shipping import unpack_graph
 from crosscut.host.alarms import system_alarm
 from crosscut.host.copies import ForkedCopies
+from crosscut.host.installed_packages import note_packages_beside
 from crosscut.host.interpreter_lock import WORKER_SWITCH_US, let_threads_run, switching_within
 from crosscut.host.process import show_crashes
 from crosscut.microbatch.host_cache import host_cache
@@ -64,5 +65,6 @@ def run_partition(
 ) -> Iterator[tuple[int, ShuffleBlock]]:
     """Run one attempt at a partition in this process; see `run_stage`."""
     around = surroundings_of(job, packed_graph, order.store_url, order.terms)
+    note_packages_beside()
     with switching_within(WORKER_SWITCH_US):
         yield from run_stage(order, around, shuffle_blocks)
