@@ -80,7 +80,7 @@ def broker(topics: Sequence[tuple[str, int]], port: int, directory: str | None) 
     from crosscut.testing.kafka import KafkaBroker, has_jars
 
     required("confluent_kafka", "kafka")
-    # While it starts, clients say that nobody answers.
+    # Until the broker has started, clients log refused connections.
     logging.getLogger("crosscut.kafka").setLevel(logging.CRITICAL)
     if port and _is_taken(port):
         raise click.UsageError(
@@ -108,6 +108,7 @@ def broker(topics: Sequence[tuple[str, int]], port: int, directory: str | None) 
         with suppress(KeyboardInterrupt):
             while True:
                 running.check_running()
+                # Between two looks at whether the broker still runs; Ctrl-C ends the sleep.
                 time.sleep(_LOOK_S)
         click.echo("stopping the broker")
 

@@ -21,7 +21,9 @@ class LookupTable(ABC):
 
     @abstractmethod
     def get(self, key: Any) -> Any:
-        """Return the row of `key`, None if there is none. Opens the table if nobody has. Must not block else.
+        """Return the row of `key`, None if there is none.
+
+        The first call opens the table if `open` was not called; no other call may block.
 
         A row that is a dict, a list or a set belongs to the caller: what it does to the row must not be seen
         by the next caller. Values inside of it, and rows of other classes, are shared.

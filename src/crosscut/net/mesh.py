@@ -47,7 +47,7 @@ class Mesh:
     Attributes:
         outgoing: The channels that leave this worker.
         incoming: Those that come from other workers.
-        numbered_outgoing, numbered_incoming: Likewise, where records have numbers; then the others are empty.
+        numbered_outgoing, numbered_incoming: The same if records have numbers; then the others are empty.
         all_open: Is set once every connection of this epoch is open.
     """
 

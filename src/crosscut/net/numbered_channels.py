@@ -9,7 +9,7 @@ Who may say what on one connection, and when:
     END_OF_INPUT    sender    as a batch, once; with its number
     BARRIER         sender    as a batch
     ACKNOWLEDGED    receiver  after its first RESUME; never less than before
-    CREDIT          nobody    what is acknowledged is credit
+    CREDIT          not sent  an acknowledgement is the credit
 
 All else is a WireError, which ends the connection. Nothing is decided here that outlives it. The machines of
 `crosscut.protocol.unit_log.numbers` judge which numbers are new, and what a sender may forget. They get all

@@ -61,7 +61,7 @@ class PeerLink(Connection):
         peer: The worker at the other end, once that is known.
         outgoing: The channels that lead there.
         incoming: Those that come from there.
-        numbered_outgoing, numbered_incoming: Likewise, where records have numbers; then the others are empty.
+        numbered_outgoing, numbered_incoming: The same if records have numbers; then the others are empty.
         is_over: The epoch is, or the connection: nothing that it says counts any more.
     """
 

@@ -117,7 +117,7 @@ class JobList:
             return Answer(308, "text/plain", b"", {**HEADERS, "Location": f"{path}/"})
         within = replace(request, path=f"/{rest}")
         if not self._gate.is_admitted(request):
-            # The files of a page are the same for each job; without the token nobody learns which there are.
+            # The files of a page are the same for each job; without the token no job is named.
             return self._gate.answer(within)
         try:
             page = self._page_of(unquote(quoted))

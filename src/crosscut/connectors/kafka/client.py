@@ -175,6 +175,7 @@ def bounds_of(consumer: Any, at: Any) -> tuple[int, int]:
         except library().KafkaException as error:
             if error.args[0].code() not in passing or time.monotonic() > deadline_s:
                 raise
+        # In a thread, until the deadline above; the client tells nothing when a leader is elected.
         time.sleep(LEADER_POLL_S)
 
 

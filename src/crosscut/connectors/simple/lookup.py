@@ -274,12 +274,13 @@ class _Loaded:
         return rows
 
     def _keep(self) -> None:
-        """Read the table again when it is due, and release it when nobody uses it any more."""
+        """Read the table again when it is due, and release it when no task uses it any more."""
         read_s = tried_s = time.monotonic()
         while True:
             now_s = time.monotonic()
             # From the last attempt, or a table that can't be read would be read without a pause.
             due_s = now_s + RELEASED_AFTER_S if self._refresh_s is None else tried_s + self._refresh_s
+            # In a thread of its own, which no end of the program waits for.
             time.sleep(max(0.0, min(due_s - now_s, RELEASED_AFTER_S)))
             if self._is_released():
                 return

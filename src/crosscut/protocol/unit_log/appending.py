@@ -15,7 +15,7 @@ There are two kinds of log. *Objects* are put if absent: the claimant closes the
 where its owner would append next. A group can't be put at the end of a *segment file* if absent, so there
 the claimant seals the newest segment, *then* reads it, then claims the next head, which says how far it has
 read (the cut). The owner looks for the seal after each append, before anything leaves: if there is none,
-its bytes were there before the seal, so they were read. A seal ends the owner, whoever put it. So the
+its bytes were there before the seal, so they were read. Any seal ends the owner. So the
 claimant looks first whose the segment is, and seals that one segment alone: an older incarnation ends no
 newer one. An error of the file system ends the incarnation: after a failed fsync it is unknown what is on
 the disk.
