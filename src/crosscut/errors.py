@@ -272,6 +272,8 @@ class UserCodeError(CrosscutError):
         is_certain: the error will recur: the function uses only its record, or the user's own lines
             raised a ValueError, or, of a source or sink, any exception that no client library or service
             is behind.
+        may_heal: it is certain only if no service is behind it: the function uses more than its record, and
+            its own lines may have raised for a lookup that failed.
     """
 
     operator: str
@@ -279,6 +281,7 @@ class UserCodeError(CrosscutError):
     traceback: str
     is_first: bool = False
     is_certain: bool = False
+    may_heal: bool = False
 
     @property
     def is_transient(self) -> bool:

@@ -32,6 +32,7 @@ class Service:
         self.answered = 0
         self.outage_at = -1
         self.is_out = threading.Event()
+        self.is_busy = False
 
     def close(self) -> None:
         self._keeps_port.close()
@@ -47,7 +48,8 @@ class Service:
                     # It takes the question and dies.
                     service.is_out.set()
                     return
-                self.wfile.write(self.rfile.readline())
+                number = self.rfile.readline()
+                self.wfile.write(b"busy\n" if service.is_busy else number)
                 service.answered += 1
 
         class Server(socketserver.TCPServer):
@@ -73,7 +75,20 @@ class Asks:
         with socket.create_connection(self.address, timeout=DEADLINE_S) as connection:
             connection.sendall(b"%d\n" % one[1])
             with connection.makefile("rb") as answer:
-                return one[0], int(answer.readline())
+                return one[0], self.number_in(answer.readline())
+
+    def number_in(self, answer: bytes) -> int:
+        return int(answer)
+
+
+@dataclass(frozen=True)
+class Checks(Asks):
+    """The same, and looks at each answer itself."""
+
+    def number_in(self, answer: bytes) -> int:
+        if not answer.strip().isdigit():
+            raise ValueError(f"the service says {answer!r}")
+        return int(answer)
 
 
 @pytest.fixture
@@ -108,3 +123,23 @@ def test_a_service_that_is_down_costs_restarts_and_the_job_goes_on_exactly(
         started.finish(job, numbered.check_nothing_is_visible_too_early)
     numbered.check_output_is_exact()
     numbered.check_nothing_is_left_over()
+
+
+def test_an_outage_that_the_users_own_lines_report_passes_before_the_last_restart(
+    tmp_path: Path, started: Any, service: Service
+) -> None:
+    """K5, I15: a ValueError for an error page looks like a mistake; the third one would end the job."""
+    numbered = NumberedJob(
+        tmp_path, count=500, rate=None, parallelism=1, hook=Checks(service.address), settings={}
+    )
+    service.is_busy = True
+    with service.up():
+        job = started(numbered)
+        until(lambda: job.report().restarts >= 2, "all restarts but the last")
+        assert "the service says" in job.report().last_failure
+        # The outage lasts longer than any restart takes that nobody has delayed.
+        threading.Event().wait(3.0)
+        service.is_busy = False
+        started.finish(job, numbered.check_nothing_is_visible_too_early)
+    assert job.report().restarts == 2
+    numbered.check_output_is_exact()

@@ -212,6 +212,8 @@ def test_an_exception_of_the_users_own_sink_or_source_ends_the_job_at_the_third_
             assert cause.kind == kind
             assert given_up_after(cause) == 3
             assert is_hopeless(cause)
+            # A lookup of its own may have found no answer.
+            assert cause.may_heal
     assert given_up_after(cause_of(raised, [{"id": 2}])) == 3
 
 

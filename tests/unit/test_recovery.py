@@ -373,6 +373,41 @@ def test_a_mistake_is_the_same_one_at_the_first_records_of_all_tasks(mistake: Fa
     assert isinstance(restart(causes, 3, replace(POLICY, same_record_max=0)), RestartAfter)
 
 
+UNSURE = {
+    "an error of the user's own lines": replace(BAD, kind="RuntimeError", is_certain=True, may_heal=True),
+    "a record that fails after others": BAD,
+}
+
+
+@pytest.mark.parametrize("what", UNSURE)
+def test_the_last_restart_waits_for_an_outage_to_pass(what: str) -> None:
+    """K5, I15: a lookup that fails raises in the user's own lines, for the same record each time."""
+    policy, cause = replace(POLICY, last_delay_ms=10_000), UNSURE[what]
+    assert restart([cause], 1, policy) == RestartAfter(policy.delay_ms)
+    assert restart([cause] * 2, 2, policy) == RestartAfter(10_000)
+    assert isinstance(restart([cause] * 3, 3, policy), GiveUp)
+    # The delay of the strategy, if that is longer.
+    longer = replace(policy, delay_step_ms=20_000, delay_max_ms=60_000)
+    assert restart([cause] * 2, 2, longer) == RestartAfter(20_000)
+    # It is the last one only if the same comes again, and if that is counted.
+    assert restart([cause, LOST], 2, policy) == RestartAfter(policy.delay_step_ms)
+    assert restart([cause] * 2, 2, replace(policy, same_record_max=0)) == RestartAfter(policy.delay_step_ms)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        replace(BAD, kind="TypeError"),
+        replace(BAD, kind="KeyError", is_certain=True),
+        FailureCause("ConnectorError", "not null", "out", is_permanent=True),
+    ],
+    ids=lambda cause: cause.kind,
+)
+def test_what_is_certain_to_be_a_mistake_is_not_waited_for(cause: FailureCause) -> None:
+    policy = replace(POLICY, last_delay_ms=10_000)
+    assert restart([cause] * 2, 2, policy) == RestartAfter(policy.delay_step_ms)
+
+
 REFUSED = FailureCause("ConnectorError", "sink 'out': not null", "out", "{'id': 7}", is_permanent=True)
 
 

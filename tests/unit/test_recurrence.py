@@ -20,7 +20,7 @@ from pyspark.sql import Row
 from crosscut.foundation import user_files
 from crosscut.foundation.timestamps import as_timestamp
 from crosscut.host.installed_packages import note_packages_beside
-from crosscut.operators.recurrence import is_of_own_code, recurs
+from crosscut.operators.recurrence import is_of_own_code, is_of_record, recurs
 
 COUNTRIES = {"no": "Norway"}
 COLUMN = "usr"
@@ -188,14 +188,16 @@ PERHAPS_NOT: list[tuple[Callable[[Any], Any], Any]] = [
 def test_a_function_that_uses_only_its_record_raises_again(
     function: Callable[[Any], Any], record: Any
 ) -> None:
-    assert recurs(raised(function, record), OURS)
+    error = raised(function, record)
+    assert recurs(error, OURS) and is_of_record(error, OURS)
 
 
 @pytest.mark.parametrize(("function", "record"), PERHAPS_NOT)
 def test_a_function_that_uses_anything_else_may_succeed_later(
     function: Callable[[Any], Any], record: Any
 ) -> None:
-    assert not recurs(raised(function, record), OURS)
+    error = raised(function, record)
+    assert not recurs(error, OURS) and not is_of_record(error, OURS)
 
 
 def parsed(record: Any) -> Any:

@@ -55,7 +55,7 @@ GROUPS = (
         {"restart_failures": "Failures in 5 minutes that the job restarts after."},
         (
             "restart_window", "restart_delay", "restart_delay_step", "restart_delay_max",
-            "restart_same_record", "heartbeat_timeout", "start_timeout",
+            "restart_same_record", "restart_last_delay", "heartbeat_timeout", "start_timeout",
         ),
     ),
     Group(

@@ -63,6 +63,9 @@ class Restart:
             operator gets after a restart (but for a TypeError, NameError, ..., or where the function has
             looked at nothing but its record). A record that ends its process fails the job as soon as it is
             found; with 0 no worker looks for it.
+        last_delay: Duration; at least this long before the last restart that `same_record` allows, unless the
+            error is certain to be a mistake. Your own lines may raise because of a service that is down: a
+            shorter outage does not end the job then.
 
     Examples:
         >>> import crosscut as cc
@@ -75,6 +78,7 @@ class Restart:
     delay_step: Duration = "100ms"
     delay_max: Duration = "10s"
     same_record: int = 3
+    last_delay: Duration = "10s"
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
@@ -85,7 +89,7 @@ class Restart:
     def __post_init__(self) -> None:
         check_integer("restart.failures", self.failures, 0, 1_000_000)
         check_integer("restart.same_record", self.same_record, 0, 1_000_000)
-        for name in ("window", "delay", "delay_step", "delay_max"):
+        for name in ("window", "delay", "delay_step", "delay_max", "last_delay"):
             self.milliseconds(name)
 
     def milliseconds(self, name: str) -> int:

@@ -247,6 +247,7 @@ def coordinator_spec(
             delay_step_ms=restart.milliseconds("delay_step"),
             delay_max_ms=restart.milliseconds("delay_max"),
             same_record_max=restart.same_record,
+            last_delay_ms=restart.milliseconds("last_delay"),
             untried=untried_in_copies(graph, state_is_in_memory=settings.state_backend == "memory"),
         ),
         retain=settings.retain,

@@ -45,6 +45,7 @@ def _cause(error: BaseException) -> FailureCause:
             traceback=error.traceback,
             is_first=error.is_first,
             is_certain=error.is_certain,
+            may_heal=error.may_heal,
             is_from_outside=outside_cause(error) is not None,
             is_transient=error.is_transient and not is_damaged,
             is_final=is_damaged or isinstance(error.__cause__, ProcessDiedError),

@@ -17,7 +17,7 @@ from crosscut.contracts.metrics import Metrics
 from crosscut.errors import StateError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.text import ShortRepr
-from crosscut.operators.recurrence import recurs
+from crosscut.operators.recurrence import is_of_record, recurs
 from crosscut.operators.sides import Sides
 from crosscut.operators.time_budget import TimeBudget
 
@@ -189,6 +189,7 @@ def user_code_error(uid: str, error: BaseException, record: Any, *, is_first: bo
         traceback=traceback_of(error),
         is_first=is_first,
         is_certain=recurs(error, _OURS),
+        may_heal=not is_of_record(error, _OURS),
     )
 
 

@@ -48,12 +48,19 @@ def recurs(error: BaseException, ours: tuple[str, ...]) -> bool:
     Args:
         ours: So begin the names of the modules that have called the user's function.
     """
-    return isinstance(error, Exception) and (_is_of_record(error, ours) or _is_own_mistake(error))
+    return is_of_record(error, ours) or (isinstance(error, Exception) and _is_own_mistake(error))
 
 
-def _is_of_record(error: Exception, ours: tuple[str, ...]) -> bool:
+def is_of_record(error: BaseException, ours: tuple[str, ...]) -> bool:
+    """Tell whether `error` comes from the record alone: the function that raised it uses nothing else.
+
+    No outage is behind such an error.
+
+    Args:
+        ours: As for `recurs`.
+    """
     # Another process may have more memory.
-    if isinstance(error, MemoryError):
+    if not isinstance(error, Exception) or isinstance(error, MemoryError):
         return False
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(ours):

@@ -72,6 +72,8 @@ class FailureCause:
         is_permanent: A source or sink knows that every attempt meets the same error.
         is_transient: The error says that trying again may help, as when a service is down.
         worker: The worker whose process has ended by itself; None for any other failure.
+        may_heal: It looks like a mistake in the user's code, but a service that the code calls may be behind
+            it.
     """
 
     kind: str
@@ -86,6 +88,7 @@ class FailureCause:
     is_permanent: bool = False
     is_transient: bool = False
     worker: WorkerIndex | None = None
+    may_heal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class RestartPolicy:
     """The restart strategy in milliseconds; see `crosscut.contracts.settings.Restart`.
 
     Attributes:
+        last_delay_ms: The least delay before the last restart that `same_record_max` allows, unless the
+            failure is certain to be a mistake.
         untried: Operators that are not tried in copies of the process, in words.
     """
 
@@ -29,6 +31,7 @@ class RestartPolicy:
     delay_max_ms: int
     same_record_max: int
     untried: str = ""
+    last_delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +80,29 @@ def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPoli
     if in_a_row > policy.failures_max:
         # However far apart: a call that hangs takes its time.
         return _spent(failures, f"{in_a_row} failures in a row, without progress", policy)
-    if 0 < policy.same_record_max <= _strikes(failures):
-        return GiveUp(newest, f"the same record failed {policy.same_record_max} times in a row")
-    if 0 < policy.same_record_max <= _refusals(failures):
-        return GiveUp(newest, f"{newest.operator!r} was refused {policy.same_record_max} times in a row")
-    if 0 < policy.same_record_max <= min(in_a_row, _mistakes(failures)):
-        return GiveUp(newest, f"the same mistake {policy.same_record_max} times in a row, without progress")
+    if why := _why_no_other(failures, in_a_row, policy.same_record_max):
+        return GiveUp(newest, why)
     if in_a_row <= 1:
-        return RestartAfter(policy.delay_ms)
-    grown_ms = policy.delay_step_ms << min(in_a_row - 2, 30)
-    return RestartAfter(min(grown_ms, policy.delay_max_ms))
+        delay_ms = policy.delay_ms
+    else:
+        delay_ms = min(policy.delay_step_ms << min(in_a_row - 2, 30), policy.delay_max_ms)
+    if not _is_sure(newest) and _why_no_other((*failures, newest), in_a_row + 1, policy.same_record_max):
+        # A short outage would use up the restarts within a second, before it can pass.
+        delay_ms = max(delay_ms, policy.last_delay_ms)
+    return RestartAfter(delay_ms)
+
+
+def _why_no_other(failures: Sequence[FailureCause], in_a_row: int, same_max: int) -> str:
+    """Return why a failure that repeats itself allows no other restart; "" if it does."""
+    if same_max == 0:
+        return ""
+    if same_max <= _strikes(failures):
+        return f"the same record failed {same_max} times in a row"
+    if same_max <= _refusals(failures):
+        return f"{failures[-1].operator!r} was refused {same_max} times in a row"
+    if same_max <= min(in_a_row, _mistakes(failures)):
+        return f"the same mistake {same_max} times in a row, without progress"
+    return ""
 
 
 def _spent(failures: Sequence[FailureCause], why: str, policy: RestartPolicy) -> GiveUp:
@@ -147,6 +163,11 @@ def _is_fault_of_record(cause: FailureCause) -> bool:
 def _is_mistake(cause: FailureCause) -> bool:
     """Tell whether the code is wrong, whatever goes on around it."""
     return not cause.is_from_outside and (cause.is_certain or cause.kind in MISTAKES)
+
+
+def _is_sure(cause: FailureCause) -> bool:
+    """Tell whether no outage can be behind a failure that ends a job when it repeats itself."""
+    return cause.is_permanent or cause.kind in MISTAKES or (cause.is_certain and not cause.may_heal)
 
 
 def is_hopeless(cause: FailureCause) -> bool:
