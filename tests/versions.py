@@ -53,10 +53,10 @@ def sparks() -> list[str]:
 
 
 def pythons() -> list[str]:
-    """Return the versions of Python to try: those of the classifiers, and the one after them."""
+    """Return the versions of Python to try: those of the classifiers."""
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     minors = sorted(int(found[1]) for one in classifiers if (found := re.search(r":: 3\.(\d+)$", one)))
-    return [f"3.{minor}" for minor in (*minors, *((14,) if 14 not in minors else ()))]
+    return [f"3.{minor}" for minor in minors]
 
 
 def interpreter(version: str) -> Path | None:

@@ -11,6 +11,7 @@ from tests.unit.watched import E1, MS, WALL_MS, Watched, acknowledge, graph, hea
 
 import crosscut as cc
 from crosscut import events
+from crosscut.cli.numbers import vertex_line
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId, WorkerIndex
 from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.monitoring.meter import Meter, TaskRates, TaskTotals
@@ -38,7 +39,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
 )
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.protocol.telemetry import Reading, ShownDeadLetter, SnapshotTimes
+from crosscut.protocol.telemetry import HotKey, Reading, ShownDeadLetter, SnapshotTimes
 
 SECOND = 1_000_000_000
 E2 = Epoch(2)
@@ -290,6 +291,27 @@ def test_the_memory_of_state_goes_from_the_tasks_to_the_status_and_to_the_pages(
     assert found["summary"]["state_memory_bytes"] == 3_500
     assert [one["state_memory_bytes"] for one in found["vertices"]] == [0, 3_500]
     assert [one["state_memory_bytes"] for one in found["tasks"]] == [0, 0, 1_000, 2_500]
+
+
+def test_a_hot_key_of_a_task_is_one_of_its_vertex_if_it_has_enough_of_its_records() -> None:
+    talk = Watched()
+    talk.running()
+    for second in range(1, 5):
+        talk.at(1_000 * second)
+        for index, (source, out, rows, share) in enumerate(((S0, K0, 900, 0.95), (S1, K1, 100, 0.3))):
+            hot = (HotKey(f"'key of {index}'", share),)
+            of_out = TaskStatistics(
+                out, records_in=rows * second, running_us=1_000_000 * second, hot_keys=hot
+            )
+            talk.message(index, WorkerHeartbeat(E1, (TaskStatistics(source), of_out)))
+    metrics = talk.metrics()
+    out = metrics.vertices[1]
+    assert [one.hot_keys for one in metrics.tasks if one.task.vertex == "out"] == [
+        (HotKey("'key of 0'", 0.95),),
+        (HotKey("'key of 1'", 0.3),),
+    ]
+    assert [(one.key, round(one.share, 3)) for one in out.hot_keys] == [("'key of 0'", 0.855)]
+    assert "hot key 'key of 0' at out (86%)" in vertex_line(metrics.as_dict()["vertices"])
 
 
 def test_the_bytes_of_a_vertex_are_those_of_the_checkpoint_whoever_its_tasks_were() -> None:

@@ -53,6 +53,9 @@ def vertex_line(vertices: Vertices) -> str:
     for one in vertices:
         if one["is_bottleneck"]:
             said.append(f"bottleneck {_name(one)} (busy {one['busy']:.0%})")
+        # The status of an older release has none.
+        for hot in one.get("hot_keys", ()):
+            said.append(f"hot key {printable(hot['key'])} at {_name(one)} ({hot['share']:.0%})")
         if one["blocked"] >= _BLOCKED_MIN:
             said.append(f"{_name(one)} blocked {one['blocked']:.0%}")
         if one["lag"]:

@@ -22,10 +22,12 @@ from crosscut.monitoring.traces import CheckpointTrace, FailoverTrace
 from crosscut.monitoring.worker_logs import WorkerLine
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import TaskStatistics
-from crosscut.protocol.telemetry import Reading
+from crosscut.protocol.telemetry import HotKey, Reading
 
 BOTTLENECK_BUSY_MIN = 0.5
 """A vertex that is less busy than this is no bottleneck, whatever waits for it."""
+HOT_KEY_SHARE = 0.2
+"""Of the records of a vertex; a key with less is not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class TaskMetrics:
         captured: The newest that has its state.
         latencies: By the name of each source, how long its records took to get here, in seconds, since the
             driver started.
+        hot_keys: Keys that have at least a fifth of its newest records, as a sample tells; the most frequent
+            first.
     """
 
     task: TaskId
@@ -60,6 +64,7 @@ class TaskMetrics:
     barrier: int = 0
     captured: int = 0
     latencies: tuple[Reading, ...] = ()
+    hot_keys: tuple[HotKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class VertexMetrics:
             move.
         is_bottleneck: It is busy, and who sends to it has to wait for it.
         latencies: How long records take from each source to here, of late; empty without `latency_interval`.
+        hot_keys: Keys that have at least a fifth of the vertex's newest records, with their shares of them.
     """
 
     vertex: VertexId
@@ -104,6 +110,7 @@ class VertexMetrics:
     is_bottleneck: bool
     latencies: tuple[LatencyMetrics, ...] = ()
     name: str = ""
+    hot_keys: tuple[HotKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +248,7 @@ def _task(one: TaskStatistics, seen: Seen, state_bytes: int, now_ms: int) -> Tas
         barrier=max(one.barrier, one.captured),
         captured=one.captured,
         latencies=seen.latencies.totals(one.task),
+        hot_keys=one.hot_keys,
     )
 
 
@@ -334,7 +342,19 @@ def _vertex(vertex: Vertex, tasks: list[TaskMetrics], state_bytes: int, is_bottl
         late_records=sum(one.late_records for one in totals),
         dead_letters=sum(one.dead_letters for one in totals),
         is_bottleneck=is_bottleneck,
+        hot_keys=_hot_keys(tasks, rate),
     )
+
+
+def _hot_keys(tasks: Iterable[TaskMetrics], rate: float) -> tuple[HotKey, ...]:
+    # A key is of one task only.
+    found = [
+        HotKey(key.key, key.share * one.rates.records_in_per_second / rate)
+        for one in tasks
+        for key in one.hot_keys
+        if rate > 0
+    ]
+    return tuple(sorted((one for one in found if one.share >= HOT_KEY_SHARE), key=lambda one: -one.share))
 
 
 def _bottleneck(graph: JobGraph, of: Mapping[str, list[TaskMetrics]]) -> str:

@@ -22,7 +22,7 @@ from crosscut.foundation.ids import (
     WorkerIndex,
 )
 from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.protocol.telemetry import LogLine, Reading, ShownDeadLetter, SnapshotTimes
+from crosscut.protocol.telemetry import HotKey, LogLine, Reading, ShownDeadLetter, SnapshotTimes
 
 # The base class says what a message is about.
 
@@ -225,6 +225,7 @@ class TaskStatistics:
             they were said last in this epoch, or none.
         letters: Dead letters, the newest of those since some were said last.
         state_memory_bytes: Memory that its keyed state takes, as estimated by a sample of the rows.
+        hot_keys: Keys that have much of its input of late, the most frequent first.
     """
 
     task: TaskId
@@ -251,6 +252,7 @@ class TaskStatistics:
     letters: tuple[ShownDeadLetter, ...] = ()
     latencies: tuple[Reading, ...] | None = None
     state_memory_bytes: int = 0
+    hot_keys: tuple[HotKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

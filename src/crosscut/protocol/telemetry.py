@@ -50,6 +50,19 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key that much of the input of a task has, as far as a sample of its newest records tells.
+
+    Attributes:
+        key: Its repr, shortened.
+        share: Of the records, between 0 and 1.
+    """
+
+    key: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class ShownDeadLetter:
     """A dead letter as people see it: everything is text, and shortened.
 

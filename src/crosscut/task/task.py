@@ -33,6 +33,7 @@ from crosscut.task.calls import TaskCalls
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
 from crosscut.task.ending import TaskEnding
+from crosscut.task.hot_keys import HotKeys
 from crosscut.task.input_gate import InputGate
 from crosscut.task.items import REPLAYED, Barrier, EndOfInput, Item
 from crosscut.task.latency_markers import LatencyMarkers
@@ -69,6 +70,7 @@ class Task:
         self.rows_max = plan.batch_rows
         self.records_in = self._records_before = before.records_in
         self.sent_on = before.records_out
+        self._hot_keys = HotKeys()
         self._late_before = before.late_records
         self._epoch = plan.epoch
         self._protocol = plan.protocol
@@ -237,6 +239,7 @@ class Task:
             held_splits=len(reading.held) if reading is not None else 0,
             barrier=self.snapshots.newest_arrived,
             captured=self.snapshots.newest_captured,
+            hot_keys=self._hot_keys.shown(),
         )
 
     @property
@@ -439,6 +442,7 @@ class Task:
                     # What goes round would count the rounds, and never come to an end.
                     self.marks.came(mark)
                 self.records_in += rows
+                self._note_keys(item, rows)
                 if isinstance(item, NumberedBatch):
                     is_whole = rest_of_slice is None
                     number = news.news_number if is_whole and isinstance(news, NumberedBatch) else 0
@@ -458,6 +462,14 @@ class Task:
                     self._time.ended(channel)
             case _:
                 assert_never(item)
+
+    def _note_keys(self, batch: Batch, rows: int) -> None:
+        if batch.keys is not None:
+            hot = self._hot_keys
+            if rows > hot.rows_to_next:
+                hot.look_at(batch.keys, rows)
+            else:
+                hot.rows_to_next -= rows
 
     def _emit(self, batch: Batch, side: SideOutput | None = None) -> None:
         if self.output_buffers.lead_on(side):

@@ -79,9 +79,11 @@ export function header(job, summary, age, patience, openLog) {
   badge.id = "status";
   find("status").replaceWith(badge);
   const slow = job.vertices.find((one) => one.is_bottleneck);
+  const hot = job.vertices.find((one) => (one.hot_keys || []).length);
   const seen = age > patience ? `, last seen ${duration(age)} ago` : "";
   find("about").textContent = `epoch ${summary.epoch}${seen}`
     + (slow ? `; ${vertexName(slow)} is the bottleneck` : "")
+    + (hot ? `; hot key at ${vertexName(hot)}: ${hot.hot_keys[0].key} has ${percent(hot.hot_keys[0].share)} of its records` : "")
     + (summary.sink_behind ? `; ${summary.sink_behind}` : "");
   lastError(job, openLog);
   find("facts").replaceChildren(...groups(job, summary).map(([title, facts]) => {

@@ -23,6 +23,9 @@ function skew(tasks) {
   return { most, mean, text };
 }
 
+const hotKeys = (vertex) => (vertex.hot_keys || [])
+  .map((one) => `hot key ${one.key}: ${percent(one.share)} of the records of late`).join("; ");
+
 function bar(rate, { most, mean }) {
   const svg = drawn("svg", { width: BAR, height: 12, role: "img", "aria-label": `${count(rate)}/s, ${count(mean)}/s on average` });
   const x = (value) => (most > 0 ? (BAR * value) / most : 0);
@@ -58,7 +61,8 @@ export function vertexPanel(job, selected) {
   const scrolls = made("div", null, "scrolls"), grid = made("table"), found = skew(tasks);
   grid.id = "tasks";
   scrolls.append(grid);
-  place.replaceChildren(made("h3", `Tasks of ${vertexTitle(vertex)}`), latencies(vertex), made("p", found.text), scrolls);
+  place.replaceChildren(made("h3", `Tasks of ${vertexTitle(vertex)}`), latencies(vertex), made("p", found.text),
+    made("p", hotKeys(vertex)), scrolls);
   table("tasks", [
     ["task", (one) => `${one.task.index}`, "number"],
     ["", (one) => bar(one.rates.records_in_per_second || one.rates.records_out_per_second, found)],
