@@ -103,7 +103,7 @@ def _plant() -> None:
     changed = TaskPool
     changed._round = turned
     _time(Worker, "_report", reported)
-    for owner, name in ((LatencyMarkers, "ask"), (OutputBuffers, "mark"), (Latencies, "note")):
+    for owner, name in ((LatencyMarkers, "ask"), (OutputBuffers, "add_marker"), (Latencies, "note")):
         _time(owner, name, marked)
 
 
@@ -123,17 +123,17 @@ def _time(owner: Any, name: str, note: Callable[[int], None]) -> None:
 def _turn_ps(pool: TaskPool) -> int:
     """Return what it costs to note what a task does with its time, and to look for marks; 0: there is one."""
     runner, now_ns = pool.runners[0], pool.now_ns()
-    spent_ns, marks, task_effects = runner._spent_ns, runner.task.marks, runner.task.task_effects
-    if marks.is_awaited or marks._under_way is not None or task_effects.marks:
+    spent_ns, marks, task_effects = runner._spent_ns, runner.task.markers, runner.task.task_effects
+    if marks.is_awaited or marks._under_way is not None or task_effects.markers:
         return 0
     began_ns = time.thread_time_ns()
     for _ in range(LOOPS):
         runner.look(now_ns)
         runner._note_freed(now_ns)
-        is_due = runner._mark_due_ns <= now_ns
+        is_due = runner._marker_due_ns <= now_ns
         marks.source_read()
         marks.let_on(is_over=False)
-        if (is_due and not marks.is_awaited) or task_effects.marks:
+        if (is_due and not marks.is_awaited) or task_effects.markers:
             continue
         runner._spent_ns += runner._now_ns() - now_ns
     ended_ns = time.thread_time_ns()

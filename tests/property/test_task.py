@@ -255,7 +255,7 @@ class World:
         self.tasks[channel.target].offer(channel, self.wires[channel].popleft())
 
     def drain(self, task: Task) -> None:
-        jobs, task.task_effects.errands = task.task_effects.errands, []
+        jobs, task.task_effects.background_jobs = task.task_effects.background_jobs, []
         for job in jobs:
             if isinstance(job, CancelStore):
                 self.cancelled.add(job.checkpoint_id)

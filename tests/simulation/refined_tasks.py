@@ -258,7 +258,7 @@ class Pair:
         """Take what stands in the task effects of the task, as the pool does."""
         task = self.task
         while True:
-            jobs, task.task_effects.errands = task.task_effects.errands, []
+            jobs, task.task_effects.background_jobs = task.task_effects.background_jobs, []
             for job in jobs:
                 self._take_job(job)
             outbox, task.task_effects.outbox = task.task_effects.outbox, []
@@ -268,7 +268,9 @@ class Pair:
                 else:
                     self._sent.append((channel.input, modelled(item)))
             task.emptied = []
-            if not (task.snapshots.note_sent() or task.task_effects.errands or task.task_effects.outbox):
+            if not (
+                task.snapshots.note_sent() or task.task_effects.background_jobs or task.task_effects.outbox
+            ):
                 break
         messages, task.task_effects.messages = task.task_effects.messages, []
         return messages

@@ -157,7 +157,7 @@ def marks_kept_in_a_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 
 def marks_counted_as_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Batch, "__len__", lambda self: len(self.records) + (self.mark is not None))
+    patch.setattr(Batch, "__len__", lambda self: len(self.records) + (self.marker is not None))
 
 
 def marks_delivered_as_records(patch: pytest.MonkeyPatch) -> None:
@@ -165,9 +165,9 @@ def marks_delivered_as_records(patch: pytest.MonkeyPatch) -> None:
 
     def deliver(self: Task, channel: ChannelId) -> None:
         plain(self, channel)
-        mark, self.marks._under_way = self.marks._under_way, None
-        if mark is not None and not self.chain.is_midway:
-            self.output_buffers.add(Batch([mark], [mark.source]))
+        marker, self.markers._under_way = self.markers._under_way, None
+        if marker is not None and not self.chain.is_midway:
+            self.output_buffers.add(Batch([marker], [marker.source]))
 
     patch.setattr(Task, "_deliver", deliver)
 
@@ -1309,13 +1309,13 @@ BUGS: dict[Plant, Where] = {
     marks_kept_in_a_snapshot: Where(
         COUNTS,
         ("unaligned",),
-        changed={"marks_every_ms": 1, "parallelism": 2, "interval_ms": 20},
+        changed={"marker_interval_ms": 1, "parallelism": 2, "interval_ms": 20},
         breaks="I4",
     ),
     marks_counted_as_records: Where(
-        COUNTS, changed={"marks_every_ms": 1, "parallelism": 2}, breaks="I11", first_seed=93
+        COUNTS, changed={"marker_interval_ms": 1, "parallelism": 2}, breaks="I11", first_seed=93
     ),
-    marks_delivered_as_records: Where(COUNTS, changed={"marks_every_ms": 1}, breaks="I2"),
+    marks_delivered_as_records: Where(COUNTS, changed={"marker_interval_ms": 1}, breaks="I2"),
     credit_given_twice: Where(COUNTS, breaks="I11"),
     credit_never_given: Where(COUNTS, breaks="I11"),
     credit_given_too_early: Where(COUNTS, changed={"channel_bytes": 200, "parallelism": 2}, breaks="I11"),

@@ -88,6 +88,6 @@ def said(task: Task) -> list[Any]:
 
 
 def asked(task: Task) -> list[Any]:
-    """Return the errands, without that pauses are to be noted: each capture asks for that."""
-    errands, task.task_effects.errands = task.task_effects.errands, []
-    return [errand for errand in errands if not isinstance(errand, NotePause)]
+    """Return the jobs, without that pauses are to be noted: each capture asks for that."""
+    jobs, task.task_effects.background_jobs = task.task_effects.background_jobs, []
+    return [job for job in jobs if not isinstance(job, NotePause)]

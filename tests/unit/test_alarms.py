@@ -178,7 +178,7 @@ class CountedClock(SystemClock):
         return time.monotonic_ns()
 
 
-class SteadyPace(BatchSizer):
+class SteadyBatchSizer(BatchSizer):
     """A full batch each time."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ def pool_of(clock: Any, source: cc.Source[Any], new_alarm: NewAlarm) -> TaskPool
         give_credit=lambda channel, size_bytes: None,
         clock=clock,
         new_alarm=new_alarm,
-        pace_of=lambda task: SteadyPace(),
+        sizer_of=lambda task: SteadyBatchSizer(),
     )
     pool.add(task_of(inputs=(), outputs=(), splits=unread(source)), None, None)
     pool.connect({})

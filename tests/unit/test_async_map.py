@@ -268,10 +268,10 @@ class Running:
             self.task.run()
 
     def asked(self) -> list[Any]:
-        errands, self.task.task_effects.errands = self.task.task_effects.errands, []
-        calls = [one for one in errands if isinstance(one, StartCall)]
+        jobs, self.task.task_effects.background_jobs = self.task.task_effects.background_jobs, []
+        calls = [one for one in jobs if isinstance(one, StartCall)]
         self.site.asked += calls
-        self.stored = [one.frozen for one in errands if isinstance(one, StoreFrozen)]
+        self.stored = [one.frozen for one in jobs if isinstance(one, StoreFrozen)]
         return [one.record for one in calls]
 
     def returned(self, record: Any) -> None:

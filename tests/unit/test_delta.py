@@ -157,7 +157,7 @@ def test_many_tasks_commit_at_once(tmp_path: Path) -> None:
         writer: Any = sink.writer(context)
         with writer._database.transaction() as session:
             ready.wait()
-            session.mark(context, 0)
+            session.write_marker(context, 0)
 
     with ThreadPoolExecutor(TASKS) as pool:
         list(pool.map(begin, range(TASKS)))
@@ -185,7 +185,7 @@ def test_a_commit_that_another_epoch_has_overtaken_since_it_looked_changes_nothi
     with pytest.raises(ConnectorError, match="CommitFailedError"), zombie._database.transaction() as session:  # type: ignore[attr-defined]
         assert session.marker(zombie._context).epoch == 1  # type: ignore[attr-defined]
         session.insert(zombie._context.held.data(1))  # type: ignore[attr-defined]
-        session.mark(zombie._context, 1)  # type: ignore[attr-defined]
+        session.write_marker(zombie._context, 1)  # type: ignore[attr-defined]
         open_writer(sink, 2).close()
     assert _ids(str(tmp_path)) == []
     with pytest.raises(HistoryError):

@@ -604,7 +604,7 @@ def work(task: Task) -> list[Any]:
 
 
 def frozen(task: Task) -> Any:
-    return next(one.frozen for one in task.task_effects.errands if isinstance(one, StoreFrozen))
+    return next(one.frozen for one in task.task_effects.background_jobs if isinstance(one, StoreFrozen))
 
 
 def test_a_task_goes_by_the_lowest_watermark_of_its_inputs_and_says_so_behind_the_records() -> None:

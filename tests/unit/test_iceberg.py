@@ -184,16 +184,16 @@ def test_a_commit_is_decided_on_anew_when_another_one_came_first(tmp_path: Path)
     sink.check()
     zombie = open_writer(sink, 1)
     handle = stage(zombie, [(1, "a")], 1)
-    mark = _IcebergSession.mark
+    write_marker = _IcebergSession.write_marker
     with pytest.MonkeyPatch.context() as patch:
 
         def meanwhile(session: _IcebergSession, *arguments: Any) -> None:
             """A new epoch takes over, after the zombie has looked and before it commits."""
             patch.undo()
             open_writer(sink, 2, driver="b", restore=1, handles=[handle]).close()
-            mark(session, *arguments)
+            write_marker(session, *arguments)
 
-        patch.setattr(_IcebergSession, "mark", meanwhile)
+        patch.setattr(_IcebergSession, "write_marker", meanwhile)
         with pytest.raises(HistoryError):
             zombie.commit(permit(1), [handle])
     assert ids_in(tmp_path) == [1]

@@ -42,7 +42,7 @@ MARK, LATER = LatencyMarker("numbers", 5), LatencyMarker("numbers", 7)
 
 def marked(records: list[Any], mark: LatencyMarker = MARK, watermark: int | None = None) -> Batch:
     batch = Batch(records, watermark=watermark)
-    batch.mark = mark
+    batch.marker = mark
     return batch
 
 
@@ -68,7 +68,7 @@ def work(task: Task) -> None:
 def sent(task: Task) -> list[tuple[ChannelId, list[Any], LatencyMarker | None]]:
     task.output_buffers.flush()
     items, task.task_effects.outbox = task.task_effects.outbox, []
-    return [(channel, one.records, one.mark) for channel, one in items if isinstance(one, Batch)]
+    return [(channel, one.records, one.marker) for channel, one in items if isinstance(one, Batch)]
 
 
 # A batch with a mark.
@@ -76,27 +76,27 @@ def sent(task: Task) -> list[tuple[ChannelId, list[Any], LatencyMarker | None]]:
 
 def test_a_mark_stays_with_the_last_records_and_the_older_one_where_two_meet() -> None:
     first, rest = marked([1, 2, 3]).split(1)
-    assert (first.mark, rest.mark) == (None, MARK)
+    assert (first.marker, rest.marker) == (None, MARK)
     whole = marked([1, 2, 3])
     rest = whole.drop(1)
-    assert (whole.mark, rest.mark) == (None, MARK)
-    assert marked([1, 2]).part(0, 1).mark is None
+    assert (whole.marker, rest.marker) == (None, MARK)
+    assert marked([1, 2]).part(0, 1).marker is None
     for one, other in ((MARK, LATER), (MARK, None), (None, MARK)):
         batch, more = Batch([1]), Batch([2])
-        batch.mark, more.mark = one, other
+        batch.marker, more.marker = one, other
         batch.extend(more)
-        assert batch.mark == MARK
+        assert batch.marker == MARK
 
 
 @pytest.mark.parametrize("batch", [Batch([]), Batch([1, 2]), Batch([1], [2], [3], 4, idle=False)])
 def test_a_mark_is_sent_and_never_kept(batch: Batch) -> None:
-    batch.mark = MARK
+    batch.marker = MARK
     there = decode_batch(encode_batch(batch, is_kept=False))
-    assert there.mark == MARK
+    assert there.marker == MARK
     assert (there.records, there.keys, there.watermark) == (batch.records, batch.keys, batch.watermark)
     plain = encode_batch(batch)
-    assert decode_batch(plain).mark is None
-    batch.mark = None
+    assert decode_batch(plain).marker is None
+    batch.marker = None
     assert encode_batch(batch) == plain == encode_batch(batch, is_kept=False), "nobody pays for none"
 
 
@@ -108,8 +108,8 @@ def test_a_mark_follows_its_records_through_the_chain_and_on_each_output_one_cha
     for mark in (MARK, LATER):
         task.offer(A, marked([1, 2], mark))
         work(task)
-        assert task.task_effects.marks == [mark]
-        task.task_effects.marks.clear()
+        assert task.task_effects.markers == [mark]
+        task.task_effects.markers.clear()
         way = X if mark == MARK else Y
         assert {channel for channel, _, found in sent(task) if found == mark} == {way, Z}
     assert task.records_in == 4, "no mark is a record"
@@ -120,7 +120,7 @@ def test_a_mark_goes_on_though_no_record_does() -> None:
     task = task_of(Map("double", lambda n: 2 * n))
     task.offer(A, marked([]))
     work(task)
-    assert (task.task_effects.marks, task.records_in) == ([MARK], 0)
+    assert (task.task_effects.markers, task.records_in) == ([MARK], 0)
     assert sent(task) == [(X, [], MARK), (Z, [], MARK)]
 
 
@@ -129,10 +129,10 @@ def test_a_mark_waits_with_the_records_behind_a_barrier() -> None:
     for item in (Barrier(N1), marked([1])):
         task.offer(A, item)
     work(task)
-    assert task.task_effects.marks == []
+    assert task.task_effects.markers == []
     task.offer(B, Barrier(N1))
     work(task)
-    assert task.task_effects.marks == [MARK]
+    assert task.task_effects.markers == [MARK]
 
 
 def test_a_mark_waits_for_the_rest_of_its_batch() -> None:
@@ -141,7 +141,7 @@ def test_a_mark_waits_for_the_rest_of_its_batch() -> None:
     seen = []
     while task.has_work:
         task.run()
-        seen.append((task.records_in, list(task.task_effects.marks)))
+        seen.append((task.records_in, list(task.task_effects.markers)))
     assert seen == [(2, []), (4, []), (5, [MARK])]
 
 
@@ -149,7 +149,7 @@ def test_a_mark_does_not_go_round_a_loop() -> None:
     task = task_of(inputs=(A, L))
     task.offer(L, marked([1]))
     work(task)
-    assert task.task_effects.marks == []
+    assert task.task_effects.markers == []
     assert [mark for _, _, mark in sent(task) if mark] == []
 
 
@@ -160,7 +160,7 @@ def test_no_mark_comes_after_the_end_of_input() -> None:
     task.task_effects.outbox.clear()
     task.offer(A, marked([]))
     work(task)
-    assert task.task_effects.marks == [] and sent(task) == []
+    assert task.task_effects.markers == [] and sent(task) == []
 
 
 def test_the_log_of_a_snapshot_holds_records_and_no_mark() -> None:
@@ -169,16 +169,16 @@ def test_the_log_of_a_snapshot_holds_records_and_no_mark() -> None:
     task.offer(A, marked([1], watermark=3))
     work(task)
     task.output_buffers.flush()
-    task.task_effects.marks.clear()
+    task.task_effects.markers.clear()
     for item in (marked([2]), marked([], LATER)):
         task.offer(B, item)
     task.offer(A, Barrier(N1))
     task.offer(B, marked([3]))
     task.offer(B, marked([]))
     task.offer(B, Barrier(N1))
-    (stored,) = [one.frozen for one in task.task_effects.errands if isinstance(one, StoreFrozen)]
+    (stored,) = [one.frozen for one in task.task_effects.background_jobs if isinstance(one, StoreFrozen)]
     batches = [decode_batch(one.data) for one in stored.log if not isinstance(one, SpilledBlocks)]
-    assert all(one.mark is None for one in batches)
+    assert all(one.marker is None for one in batches)
     assert sorted(record for one in batches for record in one.records) == [1, 1, 2, 3]
     assert all(one.records or one.has_news for one in batches), "a mark alone is not worth an entry"
 
@@ -188,7 +188,7 @@ def test_what_is_spilled_has_no_mark() -> None:
     queue.append(marked([1]))
     assert queue.spill()
     item = queue.popleft()
-    assert isinstance(item, Batch) and item.records == [1] and item.mark is None
+    assert isinstance(item, Batch) and item.records == [1] and item.marker is None
     queue.close()
 
 
@@ -218,16 +218,16 @@ class _NowAndThen(SplitReader[int]):
 
 def test_a_source_marks_the_records_that_it_reads_next_with_the_time_of_that() -> None:
     task = task_of(source=NowAndThen(), inputs=())
-    task.marks.ask(100)
+    task.markers.ask(100)
     task.run()
-    assert task.marks.is_awaited and task.task_effects.marks == []
-    task.marks.ask(200)
+    assert task.markers.is_awaited and task.task_effects.markers == []
+    task.markers.ask(200)
     task.run()
-    assert not task.marks.is_awaited
-    assert task.task_effects.marks == [LatencyMarker("here", 200)]
+    assert not task.markers.is_awaited
+    assert task.task_effects.markers == [LatencyMarker("here", 200)]
     task.run()
     task.run()
-    assert len(task.task_effects.marks) == 1, "once"
+    assert len(task.task_effects.markers) == 1, "once"
 
 
 class Clock:
@@ -240,8 +240,8 @@ class Clock:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("marks_every_ms", [0, 5])
-def test_every_task_measures_how_long_records_take_from_their_source(marks_every_ms: int) -> None:
+@pytest.mark.parametrize("marker_interval_ms", [0, 5])
+def test_every_task_measures_how_long_records_take_from_their_source(marker_interval_ms: int) -> None:
     clock = Clock()
 
     def slow(number: int) -> int:
@@ -260,7 +260,7 @@ def test_every_task_measures_how_long_records_take_from_their_source(marks_every
             report=lambda message: None,
             give_credit=lambda channel, size_bytes: None,
             clock=clock,
-            marks_every_ms=marks_every_ms,
+            marker_interval_ms=marker_interval_ms,
         )
         way = ChannelId(0, HERE, TaskId(VertexId("after"), 0))
         for task_id, inputs, outputs in ((HERE, (), (way,)), (way.target, (way,), ())):
@@ -290,7 +290,7 @@ def test_every_task_measures_how_long_records_take_from_their_source(marks_every
         return found
 
     found = asyncio.run(scene())
-    if not marks_every_ms:
+    if not marker_interval_ms:
         assert found == {}
         return
     assert set(found) == {"here", "after"}

@@ -66,8 +66,8 @@ def test_news_takes_its_number_along() -> None:
 
 def test_a_mark_stays_with_the_records_that_it_follows() -> None:
     batch = numbered(1, 4)
-    batch.mark = mark = LatencyMarker("source", 1)
-    assert [one.mark for one in NumberedBatch(batch, 1).split(2)] == [None, mark]
+    batch.marker = mark = LatencyMarker("source", 1)
+    assert [one.marker for one in NumberedBatch(batch, 1).split(2)] == [None, mark]
 
 
 def test_merged_batches_have_the_newest_news() -> None:

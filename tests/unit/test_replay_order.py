@@ -179,7 +179,7 @@ def test_a_mark_that_comes_around_a_loop_is_dropped() -> None:
 def test_a_mark_at_the_same_parallelism_is_an_error() -> None:
     task = task_of(Map("same", lambda record: record))
     offer(task, A, REPLAYED)
-    with pytest.raises(ProtocolError, match="none were on their way"):
+    with pytest.raises(ProtocolError, match="nothing is being replayed"):
         task.run()
 
 

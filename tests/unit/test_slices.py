@@ -78,13 +78,13 @@ class NoStore:
 class Site:
     """One task behind a channel, whose function takes as long as it is told to."""
 
-    def __init__(self, cost_ns: Callable[[Any], int], pace: BatchSizer | None = None) -> None:
+    def __init__(self, cost_ns: Callable[[Any], int], batch_sizer: BatchSizer | None = None) -> None:
         self.machine = Machine()
         self.cost_ns = cost_ns
         self.seen: list[Any] = []
         self.said: list[WorkerMessage] = []
         self.longest_ns = 0
-        self.pace = pace or AdaptiveBatchSizer(BATCH_ROWS)
+        self.batch_sizer = batch_sizer or AdaptiveBatchSizer(BATCH_ROWS)
         self.pool = TaskPool(
             epoch=Epoch(1),
             store=NoStore(),
@@ -96,7 +96,7 @@ class Site:
             report=self.said.append,
             give_credit=lambda channel, size_bytes: None,
             clock=self.machine,
-            pace_of=lambda task: self.pace,
+            sizer_of=lambda task: self.batch_sizer,
             slices=self.machine,
         )
         self.task = task_of(Map("slow", self.see), inputs=(A,))
@@ -163,9 +163,9 @@ async def test_records_that_take_seconds_each_are_let_through_one_by_one() -> No
 async def test_what_was_learnt_in_one_epoch_holds_in_the_next() -> None:
     first = Site(lambda record: 1_000)
     await first.process(range(10_000))
-    assert first.pace.rows == BATCH_ROWS
+    assert first.batch_sizer.rows == BATCH_ROWS
     await first.pool.close()
-    second = Site(lambda record: 1_000, first.pace)
+    second = Site(lambda record: 1_000, first.batch_sizer)
     assert second.task.rows_max == BATCH_ROWS
     await asyncio.sleep(0)
     await second.pool.close()
@@ -183,7 +183,7 @@ async def test_after_a_slice_that_failed_the_next_epoch_begins_with_one_record()
         site.pool.received(A, Batch(list(range(start, start + BATCH_ROWS))), 1)
     while not site.pool.is_over:
         await asyncio.sleep(0)
-    assert site.pace.rows == 1
+    assert site.batch_sizer.rows == 1
     await site.pool.close()
 
 
@@ -219,11 +219,11 @@ class Halfway:
         return [item.records if isinstance(item, Batch) else item for _, item in items]
 
     def stored(self) -> list[StoreFrozen]:
-        jobs, self.task.task_effects.errands = self.task.task_effects.errands, []
+        jobs, self.task.task_effects.background_jobs = self.task.task_effects.background_jobs, []
         return [job for job in jobs if isinstance(job, StoreFrozen)]
 
     def captured(self) -> bool:
-        jobs, self.task.task_effects.errands = self.task.task_effects.errands, []
+        jobs, self.task.task_effects.background_jobs = self.task.task_effects.background_jobs, []
         return any(isinstance(job, NotePause) for job in jobs)
 
 

@@ -221,7 +221,7 @@ def test_a_task_waits_for_slower_ones_and_a_barrier_does_not_wait_for_anybody() 
     assert (task.statistics().held_splits, task.wait_ms > 0) == (1, True)
     task.snapshots.trigger(CheckpointId(1))
     assert work(task) == [Barrier(CheckpointId(1))]
-    assert any(isinstance(one, StoreFrozen) for one in task.task_effects.errands)
+    assert any(isinstance(one, StoreFrozen) for one in task.task_effects.background_jobs)
     assert not task.align(said(2, SlowestSource("group of others", FAR, 100, None)))
     # As no split is freed by it, it is asked no sooner than it would be.
     assert not task.align(said(3, SlowestSource(GROUP, OTHER, 6, 10)))

@@ -80,11 +80,11 @@ def work(task: Task) -> None:
 def stored_logs(task: Task) -> dict[int, list[tuple[ChannelId, list[Any], bool]]]:
     """Return the log of each snapshot that is to be stored now: (channel, records, by the sender)."""
     found = {}
-    for errand in asked(task):
-        if isinstance(errand, StoreFrozen):
-            log = decoded_log(b"".join(encoded_log(errand.frozen.log)))
-            release_log(errand.frozen.log)
-            found[int(errand.frozen.checkpoint_id)] = [
+    for job in asked(task):
+        if isinstance(job, StoreFrozen):
+            log = decoded_log(b"".join(encoded_log(job.frozen.log)))
+            release_log(job.frozen.log)
+            found[int(job.frozen.checkpoint_id)] = [
                 (one.channel, decode_batch(one.data).records, one.by_sender) for one in log
             ]
     return found
@@ -508,7 +508,7 @@ def test_a_source_expedites_its_barrier_too() -> None:
     assert asked(task) == [WaitForAlignment(N1)]
     task.snapshots.alignment_timed_out(N1)
     assert waiting(task, X) == [Barrier(N1), [1]]
-    assert [errand.frozen.log for errand in asked(task)] == [(logged(X, 1, by_sender=True),)]
+    assert [job.frozen.log for job in asked(task)] == [(logged(X, 1, by_sender=True),)]
 
 
 # Unaligned inputs.

@@ -264,7 +264,7 @@ def test_a_barrier_passes_between_two_slices_of_timers_that_are_due() -> None:
     said = sent(task)
     assert [one for one in said if isinstance(one, int)] == list(range(10))
     assert 0 < said.index(Barrier(N1)) < len(said) - 1
-    [snapshot] = [errand.frozen for errand in task.task_effects.errands if isinstance(errand, StoreFrozen)]
+    [snapshot] = [job.frozen for job in task.task_effects.background_jobs if isinstance(job, StoreFrozen)]
     assert snapshot.watermark == 9
 
 

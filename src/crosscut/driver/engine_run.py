@@ -260,7 +260,7 @@ class EngineRun:
             store_url=context.spec.store_url,
             terms=spec.tasks,
             linger_ms=spec.linger_ms,
-            marks_every_ms=spec.marks_every_ms,
+            marker_interval_ms=spec.marker_interval_ms,
             heartbeat_timeout_ms=spec.job.heartbeat_timeout_ms,
             failpoints=context.ports.plan,
             log=spec.log,

@@ -278,7 +278,7 @@ class EngineSpec:
     Attributes:
         packed: The graph, for the workers.
         job: For the coordinator. Each run has an identity of its own; see `job_after`.
-        marks_every_ms: Between two latency markers.
+        marker_interval_ms: Between two latency markers.
         records_max: Of all sources together, in one batch.
         trigger: When a job in batches stops by itself; see `MicroBatch`.
     """
@@ -289,7 +289,7 @@ class EngineSpec:
     job: CoordinatorSpec
     tasks: TaskSettings
     linger_ms: float
-    marks_every_ms: float
+    marker_interval_ms: float
     log: LogSettings
     records_max: int
     trigger: TriggerName
@@ -394,7 +394,7 @@ def job_spec(
             ),
             tasks=batch_task_settings(own) if engine == "micro-batch" else task_settings(own),
             linger_ms=own.continuous.milliseconds("linger"),
-            marks_every_ms=own.continuous.milliseconds("latency_interval"),
+            marker_interval_ms=own.continuous.milliseconds("latency_interval"),
             log=LogSettings(name, own.log_level, own.log_format),
             records_max=own.micro_batch.records_max,
             trigger=own.micro_batch.trigger,

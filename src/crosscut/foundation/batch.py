@@ -36,12 +36,12 @@ class Batch:
         watermark: No record older than this will come after these. None: nothing new.
         idle: Whether consumers must not wait for the next watermark until there is news again. None: nothing
             new.
-        mark: Follows the records, as the news does, but for that it is never kept: what is written to disk or
-            into a snapshot has none. Of two that meet the older one stays.
+        marker: The latency marker that follows the records, as the news does. Batches on disk or in a
+            snapshot have none. Where two meet, the older one stays.
         input: Which input of its vertex it came on; set where it is delivered, and nowhere else.
     """
 
-    __slots__ = ("idle", "input", "keys", "mark", "records", "timestamps", "watermark")
+    __slots__ = ("idle", "input", "keys", "marker", "records", "timestamps", "watermark")
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Batch:
         self.timestamps = timestamps
         self.watermark = watermark
         self.idle = idle
-        self.mark: LatencyMarker | None = None
+        self.marker: LatencyMarker | None = None
         self.input = 0
 
     def __len__(self) -> int:
@@ -85,13 +85,13 @@ class Batch:
         self.watermark = self.idle = None
         return news
 
-    def take_mark(self) -> LatencyMarker | None:
-        """Return its mark; it has none any more."""
-        mark, self.mark = self.mark, None
-        return mark
+    def take_marker(self) -> LatencyMarker | None:
+        """Return its marker; it has none any more."""
+        marker, self.marker = self.marker, None
+        return marker
 
     def part(self, start: int, end: int) -> Batch:
-        """Return the records from `start` up to `end`, without the news and the mark."""
+        """Return the records from `start` up to `end`, without the news and the marker."""
         records = self.records[start:end]
         timestamps = None if self.timestamps is None else self.timestamps[start:end]
         if self.keys is None:
@@ -103,7 +103,7 @@ class Batch:
         """Return the first `rows` records and the rest."""
         rest = self.part(rows, len(self.records))
         rest.add_news(self.watermark, idle=self.idle)
-        rest.mark = self.mark
+        rest.marker = self.marker
         return self.part(0, rows), rest
 
     def drop(self, rows: int) -> Batch:
@@ -112,7 +112,7 @@ class Batch:
         rest = self.part(count - rows, count)
         rest.add_news(self.watermark, idle=self.idle)
         self.watermark = self.idle = None
-        rest.mark = self.take_mark()
+        rest.marker = self.take_marker()
         if self.keys is not None and self.keys is not self.records:
             del self.keys[-rows:]
         if self.timestamps is not None:
@@ -132,7 +132,7 @@ class Batch:
             if self.timestamps is not None and more.timestamps is not None:
                 self.timestamps += more.timestamps
         self.add_news(more.watermark, idle=more.idle)
-        self.mark = self.mark or more.mark
+        self.marker = self.marker or more.marker
 
 
 class NumberedBatch(Batch):
@@ -153,7 +153,7 @@ class NumberedBatch(Batch):
 
     def __init__(self, batch: Batch, first: int, news_number: int = 0) -> None:
         super().__init__(batch.records, batch.keys, batch.timestamps, batch.watermark, idle=batch.idle)
-        self.mark = batch.mark
+        self.marker = batch.marker
         self.first = first
         self.news_number = news_number
 

@@ -1,4 +1,4 @@
-"""What a process of Spark's keeps between the attempts that it runs: graphs, states, paces."""
+"""What a process of Spark's keeps between the attempts that it runs: graphs, states, batch sizers."""
 
 from __future__ import annotations
 

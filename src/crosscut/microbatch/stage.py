@@ -129,13 +129,13 @@ class Surroundings:
     graph: JobGraph
     parts: HostCache
     states: StateCache
-    paces: dict[TaskId, BatchSizer]
+    batch_sizers: dict[TaskId, BatchSizer]
     new_alarm: NewAlarm = LoopAlarm
     copies: Copies | None = None
     let_threads_run: Callable[[], None] = hold_on
     clock: Clock = _SYSTEM_CLOCK
     start_thread: StartThread = start_thread
-    new_pace: Callable[[int], BatchSizer] = AdaptiveBatchSizer
+    new_batch_sizer: Callable[[int], BatchSizer] = AdaptiveBatchSizer
     new_name: Callable[[], str] = random_name
     new_spaces: Callable[[TaskSettings], SpillSpaces] = disk_spaces
     failpoints: Callable[[Plan | None, int], Failpoints] = Failpoints
@@ -283,7 +283,7 @@ class StageAttempt:
             give_credit=lambda channel, size_bytes: None,
             clock=around.clock,
             start_thread=around.start_thread,
-            pace_of=self._pace_of,
+            sizer_of=self._sizer_of,
             weighs_state=around.weighs_state,
             new_alarm=around.new_alarm,
             let_threads_run=around.let_threads_run,
@@ -320,11 +320,11 @@ class StageAttempt:
         for one in order.found:
             pool.assign(one.task, one.splits, order.checkpoint_id, is_last=one.is_last)
 
-    def _pace_of(self, task: TaskId) -> BatchSizer:
-        paces = self._around.paces
-        if task not in paces:
-            paces[task] = self._around.new_pace(self._order.terms.batch_rows)
-        return paces[task]
+    def _sizer_of(self, task: TaskId) -> BatchSizer:
+        batch_sizers = self._around.batch_sizers
+        if task not in batch_sizers:
+            batch_sizers[task] = self._around.new_batch_sizer(self._order.terms.batch_rows)
+        return batch_sizers[task]
 
     def _begin_parts(self) -> None:
         deploy = self._order.deploy
@@ -393,7 +393,7 @@ class StageAttempt:
         match kind:
             case FrameType.BATCH:
                 item: Item = decode_batch(payload)
-            case FrameType.BARRIER if _is_mark(payload):
+            case FrameType.BARRIER if _is_replay_marker(payload):
                 item = REPLAYED
             case FrameType.BARRIER:
                 if decode_barrier(payload) != self._order.checkpoint_id:
@@ -465,10 +465,10 @@ class _Post:
             raise InternalError(
                 f"{self._channel} has sent a {kind.name} frame after the barrier of its batch"
             )
-        self._is_over = kind is FrameType.BARRIER and not _is_mark(payload)
+        self._is_over = kind is FrameType.BARRIER and not _is_replay_marker(payload)
         self._outbox.post((self._channel, kind, payload))
 
 
-def _is_mark(payload: Payload) -> bool:
-    """Whether a barrier frame is a mark of channel records: it ends a generation of them."""
+def _is_replay_marker(payload: Payload) -> bool:
+    """Whether a barrier frame is a replay marker: it ends a generation of channel records."""
     return decode_barrier(payload) == REPLAYED.checkpoint_id

@@ -1,4 +1,4 @@
-"""How long records take from the sources to each vertex: what tasks report of the marks that come by."""
+"""How long records take from the sources to each vertex, by the latency markers that tasks receive."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WINDOW_NS = 30_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LatencyMetrics:
-    """From one source to the tasks of a vertex, over the last 30 seconds: what half of the marks stay within,
-    and 99 of 100.
+    """From one source to the tasks of a vertex, over the last 30 seconds: the median and the 99th
+    percentile of the latency markers.
 
     Attributes:
         source: The vertex where the records were read.
-        marks: That have come by.
+        marks: How many latency markers arrived.
     """
 
     source: str
@@ -79,9 +79,9 @@ class LatencyMeter:
             if known is not None and len(known.reports) > 1:
                 changes += _since(known.reports[0][1], known.reports[-1][1])
         return tuple(
-            LatencyMetrics(one.operator, marks, quantile_ms(one, 0.5), quantile_ms(one, 0.99))
+            LatencyMetrics(one.operator, count, quantile_ms(one, 0.5), quantile_ms(one, 0.99))
             for one in merged(changes)
-            if (marks := sum(one.counts))
+            if (count := sum(one.counts))
         )
 
 

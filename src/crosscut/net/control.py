@@ -37,7 +37,7 @@ def heartbeat_interval_s(timeout_s: float, parallelism: int, least_s: float = HE
     )
 
 
-class HeartbeatPace:
+class HeartbeatSchedule:
     """When one worker sends its next heartbeat, by what they cost it."""
 
     def __init__(self, timeout_s: float, parallelism: int) -> None:

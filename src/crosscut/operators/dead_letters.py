@@ -346,7 +346,7 @@ class AttemptedProcess(Process):
         """Return all that `call` says; if it raises, nothing has happened but that there is a letter."""
         self._journal.clear()
         self._timer_journal.clear()
-        said = self._letters.mark()
+        said = self._letters.position()
         try:
             found = call()
             return () if found is None else list(several(found, call.func))

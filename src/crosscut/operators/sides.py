@@ -76,13 +76,13 @@ class Sides:
         self.letter_count += 1
         self.letters.append(letter)
 
-    def mark(self) -> list[tuple[int, int]]:
+    def position(self) -> list[tuple[int, int]]:
         """Return how far it has come, for `go_back`."""
         return [(len(self._records[name]), len(self._timestamps[name])) for name in self._records]
 
-    def go_back(self, mark: list[tuple[int, int]]) -> None:
-        """Unsay what has been said since `mark`."""
-        for name, (count, time_count) in zip(self._records, mark, strict=True):
+    def go_back(self, position: list[tuple[int, int]]) -> None:
+        """Unsay what has been said since `position`."""
+        for name, (count, time_count) in zip(self._records, position, strict=True):
             del self._records[name][count:]
             del self._timestamps[name][time_count:]
 

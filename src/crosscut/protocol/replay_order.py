@@ -12,9 +12,9 @@ now on is generation 0.
 
 * A task of depth d takes its own channel records first: generation d.
 * Then it takes generations d-1, d-2, ... 1 from its inputs. Generation g can come from senders of depth g
-  or more. From each of them the task takes what precedes the next mark, then nothing until the others have
+  or more. From each of them the task takes what precedes the next marker, then nothing until the others have
   sent theirs.
-* After each generation the task sends a mark on all outputs, after everything that came of it.
+* After each generation the task sends a marker on all outputs, after everything that came of it.
 * After generation 1 all inputs may deliver.
 
 A channel that may not deliver waits only for tasks further up, as in an alignment, so no task waits for
@@ -35,8 +35,8 @@ class ReplayOrder:
 
     Args:
         sections: How many sections of the task's own channel records each input holds, the same for all; a
-            mark ends one. The first section of all inputs is taken before the second one of any.
-        depth: Of the task's vertex; 0: the task exchanges no marks with others.
+            marker ends one. The first section of all inputs is taken before the second one of any.
+        depth: Of the task's vertex; 0: the task exchanges no markers with others.
         sender_depths: Of the vertex that sends on each input that is no back edge.
     """
 
@@ -60,11 +60,11 @@ class ReplayOrder:
 
     @property
     def is_generation_taken(self) -> bool:
-        """Whether a mark is to be sent once all that was taken has gone on: then call `begin_next`."""
+        """Whether a marker is to be sent once all that was taken has gone on: then call `begin_next`."""
         return bool(self._generation) and not self._sections and not self._owing
 
     def begin_next(self) -> None:
-        """The mark after a generation was sent."""
+        """The marker after a generation was sent."""
         if not self.is_generation_taken:
             raise ProtocolError(f"generation {self._generation} has not been taken")
         self._generation -= 1
@@ -84,13 +84,13 @@ class ReplayOrder:
         return bool(self._sections) and next(iter(self._sections)) == channel
 
     def marked(self, channel: ChannelId) -> None:
-        """A mark was taken from `channel`.
+        """A marker was taken from `channel`.
 
         Raises:
             ProtocolError: None is expected there.
         """
         if not self.may_deliver(channel):
-            raise ProtocolError(f"a mark of channel records came on {channel} out of turn")
+            raise ProtocolError(f"a replay marker came on {channel} out of turn")
         if self._sections:
             left = self._sections.pop(channel) - 1
             if left:

@@ -1,4 +1,4 @@
-"""The calls of `map_async` in one task: asked for as errands, told of when they have ended."""
+"""The calls of `map_async` in one task: started as background jobs; their results come back as events."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TaskCalls:
     def request(self) -> None:
         """Ask for the calls that may begin now."""
         if self._operator is not None and self._operator.requests:
-            self._task_effects.errands += self._operator.requests
+            self._task_effects.background_jobs += self._operator.requests
             self._operator.requests.clear()
 
     def release(self, rows_max: int) -> None:

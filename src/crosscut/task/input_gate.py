@@ -24,8 +24,8 @@ class InputGate:
         is_blocked: Whether a channel may deliver nothing for now.
         channel_bytes: That each channel may have under way.
         spills_blocked: A channel that is blocked may be spilled to disk; a back edge always may.
-        replay: Which inputs may deliver after a start at another parallelism; a `REPLAYED` is the mark. None:
-            all may.
+        replay: Which inputs may deliver after a start at another parallelism; `REPLAYED` is the marker.
+            None: all may.
 
     Attributes:
         ends: The receiving ends.
@@ -108,26 +108,26 @@ class InputGate:
 
     @property
     def is_generation_taken(self) -> bool:
-        """Whether the task is to send a mark when all that it took has gone on; see `ReplayOrder`."""
+        """Whether the task is to send a replay marker when all it took has gone on; see `ReplayOrder`."""
         return self._replay is not None and self._replay.is_generation_taken
 
     def replays_own(self, channel: ChannelId) -> bool:
         """Whether `channel` delivers the task's own channel records now."""
         return self._replay is not None and self._replay.is_own(channel)
 
-    def note_mark(self, channel: ChannelId) -> None:
-        """A mark of channel records was taken.
+    def note_replay_marker(self, channel: ChannelId) -> None:
+        """Note that a replay marker, the end of a generation of channel records, was taken.
 
         Raises:
             ProtocolError: None is expected there.
         """
         if self._replay is None:
-            raise ProtocolError(f"a mark of channel records came on {channel}, and none were on their way")
+            raise ProtocolError(f"a replay marker came on {channel}, and nothing is being replayed")
         self._replay.marked(channel)
         self._let_in()
 
     def begin_generation(self) -> None:
-        """The task has sent the mark after a generation."""
+        """The task has sent the replay marker after a generation."""
         if self._replay is not None:
             self._replay.begin_next()
             self._let_in()

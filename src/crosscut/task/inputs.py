@@ -28,7 +28,7 @@ _FULL_ENOUGH = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _Control:
     """An item at `at` between two batches, after `rows` records of its file."""
 
     item: Barrier | EndOfInput
@@ -43,25 +43,25 @@ class _Segment:
         self.file = file
         self.read_at = self.write_at = 0
         self.rows_read = self.rows_written = 0
-        self.marks: deque[_Mark] = deque()
+        self.controls: deque[_Control] = deque()
 
     @property
     def is_read(self) -> bool:
-        return self.read_at == self.write_at and not self.marks
+        return self.read_at == self.write_at and not self.controls
 
     def append(self, channel: ChannelId, items: Sequence[Item]) -> int:
         """Write at the end; return how many bytes. If it raises, all is as before."""
-        at, rows, marks = self.write_at, self.rows_written, []
+        at, rows, controls = self.write_at, self.rows_written, []
         for item in items:
             if isinstance(item, Batch):
                 logged = LoggedBatch(channel, encode_batch(item), len(item), by_sender=False)
                 at = self._write(at, logged)
                 rows += len(item)
             else:
-                marks.append(_Mark(item, at, rows))
+                controls.append(_Control(item, at, rows))
         size_bytes = at - self.write_at
         self.write_at, self.rows_written = at, rows
-        self.marks += marks
+        self.controls += controls
         return size_bytes
 
     def append_logged(self, logged: LoggedBatch) -> int:
@@ -77,13 +77,13 @@ class _Segment:
         return at + len(block)
 
     @property
-    def next_mark(self) -> Barrier | EndOfInput | None:
+    def next_control(self) -> Barrier | EndOfInput | None:
         """The next item, if it is no batch."""
-        return self.marks[0].item if self.marks and self.marks[0].at == self.read_at else None
+        return self.controls[0].item if self.controls and self.controls[0].at == self.read_at else None
 
     def pop(self) -> Item:
-        if (item := self.next_mark) is not None:
-            self.marks.popleft()
+        if (item := self.next_control) is not None:
+            self.controls.popleft()
             return item
         header_bytes, batch_bytes = LENGTHS.unpack(self.file.read(self.read_at, LENGTHS.size))
         at = self.read_at + LENGTHS.size + header_bytes
@@ -92,10 +92,10 @@ class _Segment:
         self.rows_read += len(batch)
         return batch
 
-    def mark(self, barrier: Barrier) -> _Mark | None:
-        return next((mark for mark in self.marks if mark.item == barrier), None)
+    def control(self, barrier: Barrier) -> _Control | None:
+        return next((control for control in self.controls if control.item == barrier), None)
 
-    def blocks(self, until: _Mark | None) -> SpilledBlocks:
+    def blocks(self, until: _Control | None) -> SpilledBlocks:
         """Return the blocks that have not been read yet, up to `until`, held for the caller."""
         end, rows = (self.write_at, self.rows_written) if until is None else (until.at, until.rows)
         self.file.hold()
@@ -134,7 +134,7 @@ class InputQueue:
         return (
             barrier in self._head
             or barrier in self._tail
-            or any(segment.mark(barrier) is not None for segment in self._segments)
+            or any(segment.control(barrier) is not None for segment in self._segments)
         )
 
     def in_front_of(self, barrier: Barrier) -> Iterator[Batch | SpilledBlocks]:
@@ -148,10 +148,10 @@ class InputQueue:
             if isinstance(item, Batch):
                 yield item
         for segment in self._segments:
-            mark = segment.mark(barrier)
-            if (segment.write_at if mark is None else mark.at) > segment.read_at:
-                yield segment.blocks(mark)
-            if mark is not None:
+            control = segment.control(barrier)
+            if (segment.write_at if control is None else control.at) > segment.read_at:
+                yield segment.blocks(control)
+            if control is not None:
                 return
         for item in self._tail:
             if item == barrier:
@@ -162,7 +162,7 @@ class InputQueue:
     @property
     def holds_barrier(self) -> bool:
         """Whether a barrier waits here."""
-        if any(segment.marks for segment in self._segments):
+        if any(segment.controls for segment in self._segments):
             return True
         return any(isinstance(item, Barrier) for items in (self._head, self._tail) for item in items)
 
@@ -171,7 +171,7 @@ class InputQueue:
         """Whether the first item is a barrier."""
         if self._head or not self._on_disk:
             return bool(self._head) and isinstance(self._head[0], Barrier)
-        return isinstance(self._segments[0].next_mark, Barrier)
+        return isinstance(self._segments[0].next_control, Barrier)
 
     @property
     def in_memory(self) -> int:
@@ -219,14 +219,14 @@ class InputQueue:
         self.rows += logged.rows
         self._on_disk += 1
 
-    def restore_mark(self, mark: Barrier) -> None:
-        """Add a mark after what was restored so far."""
+    def restore_replay_marker(self, marker: Barrier) -> None:
+        """Add a replay marker after the items restored so far."""
         if self._on_disk:
             segment = self._segments[-1]
-            segment.marks.append(_Mark(mark, segment.write_at, segment.rows_written))
+            segment.controls.append(_Control(marker, segment.write_at, segment.rows_written))
             self._on_disk += 1
         else:
-            self._head.append(mark)
+            self._head.append(marker)
 
     def appendleft(self, item: Item) -> None:
         """Put an item, or the rest of one, back."""
@@ -282,8 +282,8 @@ class InputQueue:
                 part.remove(barrier)
                 return
         for segment in self._segments:
-            if (mark := segment.mark(barrier)) is not None:
-                segment.marks.remove(mark)
+            if (control := segment.control(barrier)) is not None:
+                segment.controls.remove(control)
                 self._on_disk -= 1
                 self._give_back()
                 return

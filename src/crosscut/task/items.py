@@ -15,7 +15,7 @@ class Barrier:
 
 
 REPLAYED = Barrier(CheckpointId(0))
-"""The mark after channel records of another parallelism: after a section of the task's own, or after a
+"""The marker after channel records of another parallelism: after a section of the task's own, or after a
 generation of those that come from a sender. See `crosscut.protocol.replay_order`."""
 
 

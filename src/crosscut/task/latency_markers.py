@@ -1,4 +1,4 @@
-"""The mark that a task lets on: it follows the records that it came with, through the operators."""
+"""The latency marker that a task forwards: it follows its records through the operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crosscut.task.task_effects import TaskEffects
 
 
 class LatencyMarkers:
-    """One mark at a time; of those that come meanwhile none is missed."""
+    """One marker at a time; of those that come meanwhile none is missed."""
 
     def __init__(
         self, vertex: VertexId, chain: Chain, output_buffers: OutputBuffers, task_effects: TaskEffects
@@ -28,7 +28,7 @@ class LatencyMarkers:
         return self._asked_us is not None
 
     def ask(self, now_us: int) -> None:
-        """Let a mark of this time, in microseconds since 1970, follow what the source reads next."""
+        """Let a marker of this time, in microseconds since 1970, follow what the source reads next."""
         self._asked_us = now_us
 
     @property
@@ -41,9 +41,9 @@ class LatencyMarkers:
         if self._asked_us is not None:
             self._under_way, self._asked_us = LatencyMarker(self._vertex, self._asked_us), None
 
-    def came(self, mark: LatencyMarker) -> None:
+    def came(self, marker: LatencyMarker) -> None:
         """One came with records."""
-        self._under_way = self._under_way or mark
+        self._under_way = self._under_way or marker
 
     def let_on(self, *, is_over: bool) -> None:
         """Let it go on, once what came before it has gone through the operators.
@@ -53,7 +53,7 @@ class LatencyMarkers:
         """
         if self._under_way is None or self._chain.is_midway:
             return
-        mark, self._under_way = self._under_way, None
+        marker, self._under_way = self._under_way, None
         if not is_over:
-            self._task_effects.marks.append(mark)
-            self._output_buffers.mark(mark)
+            self._task_effects.markers.append(marker)
+            self._output_buffers.add_marker(marker)

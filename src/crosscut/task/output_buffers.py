@@ -90,10 +90,10 @@ class OutputBuffers:
             if output.add(batch):
                 self._task_effects.outbox += output.take()
 
-    def mark(self, mark: LatencyMarker) -> None:
-        """Let `mark` go on, on each output, after what was added."""
+    def add_marker(self, marker: LatencyMarker) -> None:
+        """Let `marker` go on, on each output, after what was added."""
         for output in self.outputs:
-            output.mark(mark)
+            output.add_marker(marker)
 
     def flush(self) -> None:
         """Send the records in the output buffers."""
@@ -145,8 +145,8 @@ class OutputBuffers:
 def _led_by_barrier(n: CheckpointId, channel: ChannelId, items: list[Item], log: Log) -> list[Item]:
     """Log `items`, and return them with barrier n before them.
 
-    The barrier stays after the last mark of channel records (`REPLAYED`): the receiver takes no snapshot
-    before that mark, so what is in front of it belongs to no log.
+    The barrier stays after the last marker of channel records (`REPLAYED`): the receiver takes no snapshot
+    before that marker, so what is in front of it belongs to no log.
     """
     first = max((place for place, item in enumerate(items, 1) if item == REPLAYED), default=0)
     replayed, items = items[:first], items[first:]

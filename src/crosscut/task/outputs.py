@@ -34,7 +34,7 @@ class Output(ABC):
         self._batch_rows = batch_rows
         self.buffered_rows = self.added_rows = 0
         self._news: Batch | None = None
-        self._mark: LatencyMarker | None = None
+        self._marker: LatencyMarker | None = None
         self._next_marked = 0
         # A buffer for each channel, beside that of its records; None if they have no event time.
         self._timestamps: list[list[int]] | None = None
@@ -42,11 +42,11 @@ class Output(ABC):
     @property
     def has_buffered(self) -> bool:
         """Whether something waits."""
-        return bool(self.buffered_rows) or self._news is not None or self._mark is not None
+        return bool(self.buffered_rows) or self._news is not None or self._marker is not None
 
-    def mark(self, mark: LatencyMarker) -> None:
-        """Let `mark` follow what has been added, to one channel: they have it in turn."""
-        self._mark = self._mark or mark
+    def add_marker(self, marker: LatencyMarker) -> None:
+        """Let `marker` follow what has been added, to one channel: they have it in turn."""
+        self._marker = self._marker or marker
 
     def add(self, batch: Batch) -> bool:
         """Take the batch in; return whether a buffer is full."""
@@ -67,9 +67,9 @@ class Output(ABC):
         if self._news is not None:
             taken = self._with_news(taken, self._news)
             self._news = None
-        if self._mark is not None:
-            taken = self._with_mark(taken, self._mark)
-            self._mark = None
+        if self._marker is not None:
+            taken = self._with_marker(taken, self._marker)
+            self._marker = None
         for _, batch in taken:
             if len(batch) > 2 * self._batch_rows:
                 return [(channel, piece) for channel, one in taken for piece in pieces(one, self._batch_rows)]
@@ -93,17 +93,17 @@ class Output(ABC):
             batch.add_news(news.watermark, idle=news.idle)
         return told
 
-    def _with_mark(
-        self, taken: list[tuple[ChannelId, Batch]], mark: LatencyMarker
+    def _with_marker(
+        self, taken: list[tuple[ChannelId, Batch]], marker: LatencyMarker
     ) -> list[tuple[ChannelId, Batch]]:
-        """Let `mark` follow the records of the next channel, also if there are none."""
+        """Let `marker` follow the records of the next channel, also if there are none."""
         marked = self.channels[self._next_marked % len(self.channels)]
         self._next_marked += 1
         batch = dict(taken).get(marked)
         if batch is None:
             batch = Batch([])
             taken = [*taken, (marked, batch)]
-        batch.mark = mark
+        batch.marker = marker
         return taken
 
     @abstractmethod
@@ -120,7 +120,7 @@ def pieces(batch: Batch, rows: int) -> Iterator[Batch]:
         piece = batch.part(start, start + rows)
         if start + rows >= len(batch):
             piece.add_news(batch.watermark, idle=batch.idle)
-            piece.mark = batch.mark
+            piece.marker = batch.marker
         yield piece
 
 

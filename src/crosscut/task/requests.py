@@ -93,7 +93,7 @@ class NotePause:
     checkpoint_id: CheckpointId
 
 
-Errand = (
+BackgroundJob = (
     NotePause
     | PrepareTransaction
     | StoreFrozen

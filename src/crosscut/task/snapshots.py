@@ -272,16 +272,16 @@ class Snapshots:
                     self._output_buffers.overtake(n, self._overtaken_by(n))
                 case ExpediteBarrier(n):
                     self._output_buffers.expedite(n, self._overtaken_by(n))
-                    task_effects.errands.append(NotePause(n))
+                    task_effects.background_jobs.append(NotePause(n))
                 case StartLog(n, channels):
                     self._start_log(n, channels)
                 case StartAlignmentTimer(n):
-                    task_effects.errands.append(WaitForAlignment(n))
+                    task_effects.background_jobs.append(WaitForAlignment(n))
                 case StoreSnapshot(n):
-                    task_effects.errands.append(StoreFrozen(self._captures.whole(n)))
+                    task_effects.background_jobs.append(StoreFrozen(self._captures.whole(n)))
                 case DiscardSnapshot(n):
                     self._captures.discard(n)
-                    task_effects.errands.append(CancelStore(n))
+                    task_effects.background_jobs.append(CancelStore(n))
                 case AcknowledgeSnapshot(n):
                     times, pending = self._captures.times(n), self._pending(n)
                     unused = self._captures.unused(n, pending)
@@ -300,7 +300,7 @@ class Snapshots:
         if not self._is_settled:
             raise ProtocolError(f"task {self._task_id}: a snapshot of half a batch")
         self._captures.begin(self._freeze(n))
-        self._task_effects.errands.append(NotePause(n))
+        self._task_effects.background_jobs.append(NotePause(n))
 
     def _log(self, n: CheckpointId, channel: ChannelId, batch: Batch, *, by_sender: bool) -> None:
         if batch.records or batch.has_news:

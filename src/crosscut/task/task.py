@@ -56,7 +56,7 @@ class Task:
         input_gate: The inputs.
         chain: The operators at work.
         output_buffers: The way out.
-        marks: Those that follow the records.
+        markers: Those that follow the records.
         snapshots: Those of the task; they are told of barriers and checkpoints.
         is_source: The task reads splits rather than channels.
         sent_on: Records that the last operator has given to the outputs.
@@ -128,7 +128,7 @@ class Task:
         self._ending = TaskEnding(self.chain, is_said=before.ended)
         self.calls = TaskCalls(plan.chain, plan.protocol, self.chain, self.input_gate, self.task_effects)
         self.output_buffers = OutputBuffers(plan.outputs, self.task_effects, plan.channel_bytes)
-        self.marks = LatencyMarkers(plan.task_id.vertex, self.chain, self.output_buffers, self.task_effects)
+        self.markers = LatencyMarkers(plan.task_id.vertex, self.chain, self.output_buffers, self.task_effects)
         self._captures = Captures(plan.parts or PartChain(), plan.log_space, plan.state)
         self.snapshots = Snapshots(
             plan.task_id,
@@ -144,7 +144,7 @@ class Task:
             self.transactions.committed,
             is_source=plan.splits is not None,
         )
-        self._pass_on_marks()
+        self._send_replay_markers()
 
     # Questions of the performer.
 
@@ -318,9 +318,9 @@ class Task:
         elif self._reading is not None and not self._is_batch_over and not self._is_paused:
             self._read(self._reading)
         if self.input_gate.is_replaying:
-            self._pass_on_marks()
-        if self.marks.is_under_way:
-            self.marks.let_on(is_over=self._ending.is_forwarded)
+            self._send_replay_markers()
+        if self.markers.is_under_way:
+            self.markers.let_on(is_over=self._ending.is_forwarded)
         if self.snapshots.is_postponing:
             self.snapshots.let_in()
         return channel
@@ -382,7 +382,7 @@ class Task:
         if self._reading is not None:
             self._reading.acknowledge(checkpoint_id)
         if self._state is not None:
-            self.task_effects.errands.append(CompleteState(checkpoint_id))
+            self.task_effects.background_jobs.append(CompleteState(checkpoint_id))
         self.transactions.handle(CommitAuthorised(checkpoint_id, together))
 
     def close(self) -> None:
@@ -403,7 +403,7 @@ class Task:
         batch = reading.read(self.rows_max, is_first=self.records_in == self._records_before)
         if batch is not None:
             self.records_in += len(batch)
-            self.marks.source_read()
+            self.markers.source_read()
             rest = self.chain.process(batch)
             if rest is not None:
                 self.chain.keep(rest)
@@ -425,12 +425,12 @@ class Task:
                         f"task {self.task_id}: {rows} records came on {channel} after its end of input"
                     )
                 item.input = channel.input
-                mark = item.take_mark()
+                marker = item.take_marker()
                 news = item.take_news() if item.has_news else None
                 rest_of_slice = self.chain.process(item) if rows else None
                 if rest_of_slice is not None:
                     rows -= len(rest_of_slice)
-                    rest_of_slice.mark, mark = mark, None
+                    rest_of_slice.marker, marker = marker, None
                     if news is not None:
                         rest_of_slice.keep_news(news)
                     self.input_gate.put_back(channel, rest_of_slice)
@@ -438,9 +438,9 @@ class Task:
                     self.chain.tell(news)
                 elif news is not None and channel not in self._back_edges:
                     self._time.heard(channel, news)
-                if mark is not None and channel not in self._back_edges:
+                if marker is not None and channel not in self._back_edges:
                     # What goes round would count the rounds, and never come to an end.
-                    self.marks.came(mark)
+                    self.markers.came(marker)
                 self.records_in += rows
                 self._note_keys(item, rows)
                 if isinstance(item, NumberedBatch):
@@ -450,7 +450,7 @@ class Task:
                 if self.calls.are_made:
                     self.calls.request()
             case Barrier() if item == REPLAYED:
-                self.input_gate.note_mark(channel)
+                self.input_gate.note_replay_marker(channel)
             case Barrier(checkpoint_id):
                 self.snapshots.handle(BarrierArrived(channel, checkpoint_id))
             case EndOfInput(news_number):
@@ -476,8 +476,8 @@ class Task:
             self.sent_on += len(batch)
             self.output_buffers.add(batch, side)
 
-    def _pass_on_marks(self) -> None:
-        """Send the marks after generations of channel records that are through with the task."""
+    def _send_replay_markers(self) -> None:
+        """Send the markers after generations of channel records that are through with the task."""
         while self.input_gate.is_generation_taken and not self.calls.is_calling:
             self.output_buffers.send_to_all(REPLAYED)
             self.input_gate.begin_generation()

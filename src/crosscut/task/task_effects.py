@@ -6,25 +6,25 @@ from crosscut.foundation.batch import LatencyMarker
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.messages import WorkerMessage
 from crosscut.task.items import Item
-from crosscut.task.requests import Errand
+from crosscut.task.requests import BackgroundJob
 
 
 class TaskEffects:
     """Work that a task has left, in the order in which the task effects are to be emptied.
 
     Attributes:
-        errands: Work for the background.
+        background_jobs: Work for the background.
         outbox: Items for other tasks, to be handed over now.
         emptied: Inputs in which nothing waits any more, though `run` has not read them empty.
-        marks: That have come by; the records before them are processed.
+        markers: That have come by; the records before them are processed.
         messages: For the coordinator.
     """
 
-    __slots__ = ("emptied", "errands", "marks", "messages", "outbox")
+    __slots__ = ("background_jobs", "emptied", "markers", "messages", "outbox")
 
     def __init__(self) -> None:
-        self.errands: list[Errand] = []
+        self.background_jobs: list[BackgroundJob] = []
         self.outbox: list[tuple[ChannelId, Item]] = []
         self.emptied: list[ChannelId] = []
-        self.marks: list[LatencyMarker] = []
+        self.markers: list[LatencyMarker] = []
         self.messages: list[WorkerMessage] = []

@@ -43,7 +43,7 @@ class Transactions:
         """Records so far belong to checkpoint n, later ones to the next."""
         transaction = self._writer.rotate(n) if self._writer is not None else None
         if transaction is not None:
-            self._task_effects.errands.append(PrepareTransaction(n, transaction))
+            self._task_effects.background_jobs.append(PrepareTransaction(n, transaction))
 
     def pending(self, n: CheckpointId) -> tuple[PendingTransaction, ...]:
         """Return the transactions that checkpoint n commits."""
@@ -58,7 +58,7 @@ class Transactions:
         for effect in self._committer.handle(event) if self._committer is not None else ():
             match effect:
                 case CommitTransactions():
-                    self._task_effects.errands.append(effect)
+                    self._task_effects.background_jobs.append(effect)
                 case AnnounceCommitted(n):
                     self._task_effects.messages.append(TransactionsCommitted(self._epoch, n, self._task_id))
                 case FailTask(reason, is_permanent, is_transient):

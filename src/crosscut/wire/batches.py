@@ -25,14 +25,14 @@ def encode_batch(batch: Batch, bytes_max: int = BATCH_BYTES_MAX, *, is_kept: boo
     """Return the payload of a BATCH frame, or of the pieces that it goes in.
 
     Args:
-        is_kept: On disk, or in a snapshot: without its mark, which would tell of another time.
+        is_kept: On disk, or in a snapshot: without its marker, which would tell of another time.
 
     Raises:
         WireError: A record can't be pickled, or the batch is longer than `bytes_max`. The message names
             the record to blame, its type, and what to do; both are attributes, `record` and `record_type`.
     """
     try:
-        data = pickle.dumps(_content(batch, None if is_kept else batch.mark), protocol=5)
+        data = pickle.dumps(_content(batch, None if is_kept else batch.marker), protocol=5)
     except Exception as error:  # A record's own __reduce__ may raise anything.
         raise _unpicklable(batch, error) from error
     if isinstance(batch, NumberedBatch):
@@ -100,7 +100,7 @@ def decode_batch(data: bytes | memoryview) -> Batch:
     match content:
         case (tuple() as inner, str() as source, int() as sent_us):
             batch = _batch_of(inner, len(data))
-            batch.mark = LatencyMarker(source, sent_us)
+            batch.marker = LatencyMarker(source, sent_us)
             return batch
         case _:
             return _batch_of(content, len(data))
@@ -136,10 +136,10 @@ def _batch_of(content: object, size_bytes: int) -> Batch:
     raise WireError(f"a BATCH frame of {size_bytes} bytes holds something else than records, keys and times")
 
 
-def _content(batch: Batch, mark: LatencyMarker | None) -> tuple[Any, ...]:
-    """Return what is sent: of event time and marks nothing, where there is none."""
-    if mark is not None:
-        return _content(batch, None), mark.source, mark.sent_us
+def _content(batch: Batch, marker: LatencyMarker | None) -> tuple[Any, ...]:
+    """Return what is sent: of event time and markers nothing, where there is none."""
+    if marker is not None:
+        return _content(batch, None), marker.source, marker.sent_us
     if batch.timestamps is None and not batch.has_news:
         return batch.records, batch.keys
     return batch.records, batch.keys, batch.timestamps, batch.watermark, batch.idle

@@ -137,7 +137,8 @@ def encode_barrier(checkpoint_id: CheckpointId) -> bytes:
 
 
 def decode_barrier(payload: Payload) -> CheckpointId:
-    """Return the checkpoint that a BARRIER frame belongs to; 0: it is a mark that ends older channel records.
+    """Return the checkpoint that a BARRIER frame belongs to; 0: it is a replay marker, which ends
+    older channel records.
 
     Raises:
         WireError: The payload is not a checkpoint id.

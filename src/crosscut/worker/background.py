@@ -31,9 +31,9 @@ from crosscut.state.rocksdb.database import FileContent
 from crosscut.state.rocksdb.state import RocksState
 from crosscut.task.channel_log import Logged, encoded_log, release_log
 from crosscut.task.requests import (
+    BackgroundJob,
     CancelStore,
     CompleteState,
-    Errand,
     FrozenTask,
     NotePause,
     PrepareTransaction,
@@ -292,18 +292,18 @@ class BackgroundWork:
         self._tell = tell
         self._slice = _Slice(host.now_ns)
         self._writer_lock = asyncio.Lock()
-        self._errands: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
+        self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
         self._job_arrived = asyncio.Event()
         self._cancelled: set[CheckpointId] = set()
         self._writing: tuple[CheckpointId, asyncio.Task[Part]] | None = None
         self._pause_us: dict[CheckpointId, int] = {}
         self._began: dict[CheckpointId, SnapshotTimer] = {}
 
-    def start(self, errand: Errand, elapsed_us: int) -> None:
-        """Take an errand that the task asked for, in a call that stopped it for `elapsed_us`."""
-        match errand:
+    def start(self, job: BackgroundJob, elapsed_us: int) -> None:
+        """Start a job that the task asked for, in a call that stopped it for `elapsed_us`."""
+        match job:
             case StoreFrozen() | PrepareTransaction() | CompleteState():
-                self._errands.append(errand)
+                self._jobs.append(job)
                 self._job_arrived.set()
             case NotePause(checkpoint_id):
                 begun = self._begun(checkpoint_id)
@@ -319,11 +319,11 @@ class BackgroundWork:
                 if self._writing is not None and self._writing[0] == checkpoint_id:
                     self._writing[1].cancel()
             case CommitTransactions():
-                self._host.spawn(self._task_id, self._commit, errand)
+                self._host.spawn(self._task_id, self._commit, job)
             case StartCall():
-                self._host.spawn(self._task_id, self._call, errand)
+                self._host.spawn(self._task_id, self._call, job)
             case _:
-                assert_never(errand)
+                assert_never(job)
 
     def note_barrier(self, n: CheckpointId) -> None:
         """The first barrier n has come on an input."""
@@ -334,11 +334,11 @@ class BackgroundWork:
         while True:
             await self._job_arrived.wait()
             self._job_arrived.clear()
-            while self._errands:
-                errand = self._errands.popleft()
-                match errand:
+            while self._jobs:
+                job = self._jobs.popleft()
+                match job:
                     case PrepareTransaction():
-                        await self._prepare(errand)
+                        await self._prepare(job)
                     case StoreFrozen(frozen):
                         await self._store(frozen)
                     case CompleteState(checkpoint_id):
@@ -360,17 +360,17 @@ class BackgroundWork:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
         self._tell(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
 
-    async def _prepare(self, errand: PrepareTransaction) -> None:
+    async def _prepare(self, job: PrepareTransaction) -> None:
         if self._writer is None:
             return
         started_ns = self._host.now_ns()
         try:
             async with self._writer_lock:
-                handle = await self._host.threads.call_sink(self._writer.prepare, errand.transaction)
+                handle = await self._host.threads.call_sink(self._writer.prepare, job.transaction)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything
             raise_named("sink", self._sink_uid, error)
-        self._begun(errand.checkpoint_id).prepare_ns = self._host.now_ns() - started_ns
-        self._tell(lambda task: task.transactions.prepared(errand.checkpoint_id, handle))
+        self._begun(job.checkpoint_id).prepare_ns = self._host.now_ns() - started_ns
+        self._tell(lambda task: task.transactions.prepared(job.checkpoint_id, handle))
 
     async def _store(self, frozen: FrozenTask) -> None:
         n = frozen.checkpoint_id

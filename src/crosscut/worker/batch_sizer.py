@@ -146,7 +146,7 @@ class AdaptiveBatchSizer(BatchSizer):
 
     def took(self, rows: int, elapsed_ns: int) -> None:
         if elapsed_ns <= SLICE_NS and (self.rows == self._rows_max or rows < self.rows):
-            # Short, and not because of this pace.
+            # Short, and not because of this sizer.
             return
         self._compare(rows, elapsed_ns)
         expected_ns = self._expected_ns(rows)

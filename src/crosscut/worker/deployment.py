@@ -232,11 +232,11 @@ async def build_tasks(
             through: dict[int, InputQueue] = {}
             for channel in sorted(inputs, key=lambda one: one not in closing):
                 through.setdefault(channel.input, queues[channel])
-            marks = await pool.in_thread(
+            marker_count = await pool.in_thread(
                 _hand_on, snapshot, read_part, task_id, graph, owner_of, through, deploy.rescaled_from
             )
-            if marks:
-                sections = {queue.channel: marks for _, queue in sorted(through.items())}
+            if marker_count:
+                sections = {queue.channel: marker_count for _, queue in sorted(through.items())}
         elif not deploy.rescaled_from:
             for part in snapshot.log:
                 unsent += await pool.in_thread(_put_back, part, read_part, queues)
@@ -313,23 +313,23 @@ def _hand_on(
 ) -> int:
     """Put records that were on their way at another parallelism, and are for `task`, into its inputs.
 
-    Marks part them into sections: the n-th of all inputs are taken before the next ones of any.
+    Markers divide them into sections: the n-th of all inputs are taken before the next ones of any.
 
     Args:
         through: A queue for each input.
         before: The parallelism.
 
     Returns:
-        How many marks there are in each of the queues; 0: there was nothing.
+        How many markers there are in each of the queues; 0: there was nothing.
     """
     logs = (decoded_log(read_part(part)) for part in snapshot.log)
-    marks = 0
+    marker_count = 0
     for floor, batches in rerouted(logs, task, graph, owner_of, before, snapshot.floors):
-        marks += _restore_watermark(through, floor)
+        marker_count += _restore_watermark(through, floor)
         for logged in batches:
             through[logged.channel.input].restore(logged)
-        marks += _mark_all(through)
-    return marks + (_restore_watermark(through, snapshot.watermark) if marks else 0)
+        marker_count += _add_replay_markers(through)
+    return marker_count + (_restore_watermark(through, snapshot.watermark) if marker_count else 0)
 
 
 def _restore_watermark(through: Mapping[int, InputQueue], watermark: int | None) -> int:
@@ -339,12 +339,12 @@ def _restore_watermark(through: Mapping[int, InputQueue], watermark: int | None)
     news = LoggedBatch(queue.channel, encode_batch(Batch([], watermark=watermark)), 0, by_sender=False)
     queue.restore(news)
     # Else it would be merged with the records that follow, and come after them.
-    return _mark_all(through)
+    return _add_replay_markers(through)
 
 
-def _mark_all(through: Mapping[int, InputQueue]) -> int:
+def _add_replay_markers(through: Mapping[int, InputQueue]) -> int:
     for queue in through.values():
-        queue.restore_mark(REPLAYED)
+        queue.restore_replay_marker(REPLAYED)
     return 1
 
 

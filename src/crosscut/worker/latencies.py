@@ -1,4 +1,4 @@
-"""How long records take from the sources to a task: what its marks tell, as a histogram for each source."""
+"""How long records take from the sources to a task: what its markers show, as a histogram for each source."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Latencies:
         self._by_source: dict[str, Histogram] = {}
         self._said = MetricReporter()
 
-    def note(self, mark: LatencyMarker, now_us: int) -> None:
-        """A mark has come by; it is `now_us` by this machine's clock, in microseconds since 1970."""
-        histogram = self._by_source.get(mark.source)
+    def note(self, marker: LatencyMarker, now_us: int) -> None:
+        """A marker has come by; it is `now_us` by this machine's clock, in microseconds since 1970."""
+        histogram = self._by_source.get(marker.source)
         if histogram is None:
-            histogram = self._by_source[mark.source] = Histogram(BOUNDS)
+            histogram = self._by_source[marker.source] = Histogram(BOUNDS)
         # The source's machine has a clock of its own.
-        histogram.observe(max(0, now_us - mark.sent_us) / 1e6)
+        histogram.observe(max(0, now_us - marker.sent_us) / 1e6)
 
     def news(self, now_ns: int, *, is_over: bool) -> tuple[Reading, ...] | None:
         """Return what is to be said; None: what was said last still holds, or was said just now."""

@@ -74,8 +74,8 @@ class TaskPool:
         report: Sends a message to the coordinator.
         give_credit: Lets the sender of an input channel send so much more.
         start_thread: Starts the threads in which the store and sinks are called.
-        marks_every_ms: That follow the records of a source, to tell how long they take; 0: none.
-        pace_of: How much a task takes at a time; one that was there before goes on as it did.
+        marker_interval_ms: That follow the records of a source, to tell how long they take; 0: none.
+        sizer_of: How much a task takes at a time; one that was there before goes on as it did.
         slices: Is told of each slice of work.
         weighs_state: Whether to estimate how much memory states take.
         new_alarm: Makes the alarm that wakes the pool when a task is due.
@@ -98,8 +98,8 @@ class TaskPool:
         give_credit: Callable[[ChannelId, Credit], None],
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
-        marks_every_ms: float = 0,
-        pace_of: Callable[[TaskId], BatchSizer] | None = None,
+        marker_interval_ms: float = 0,
+        sizer_of: Callable[[TaskId], BatchSizer] | None = None,
         slices: Slices = _UNWATCHED,
         weighs_state: bool = True,
         new_alarm: NewAlarm = LoopAlarm,
@@ -116,8 +116,8 @@ class TaskPool:
         self.now_ns = clock.monotonic_ns
         # The date is read once: setting the machine's clock moves no timer.
         self._began_us = int(clock.now().timestamp() * 1_000_000) - clock.monotonic_ns() // 1_000
-        self.marks_every_ns = int(marks_every_ms * 1e6)
-        self.pace_of = pace_of or (lambda task: AdaptiveBatchSizer(batch_rows))
+        self.marker_interval_ns = int(marker_interval_ms * 1e6)
+        self.sizer_of = sizer_of or (lambda task: AdaptiveBatchSizer(batch_rows))
         self.slices = slices
         self.weighs_state = weighs_state
         self.failpoints = failpoints

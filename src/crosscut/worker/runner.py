@@ -40,10 +40,10 @@ class RunnerHost(BackgroundHost, Protocol):
 
     is_settling: bool
     linger_ns: int
-    marks_every_ns: int
+    marker_interval_ns: int
     weighs_state: bool
     slices: Slices
-    pace_of: Callable[[TaskId], BatchSizer]
+    sizer_of: Callable[[TaskId], BatchSizer]
     report: Callable[[WorkerMessage], None]
 
     def clock_ms(self, now_ns: int) -> int:
@@ -72,7 +72,7 @@ class RunnerHost(BackgroundHost, Protocol):
 
 
 class TaskRunner:
-    """One task, its pace and its background work."""
+    """One task, its batch sizer and its background work."""
 
     def __init__(
         self, pool: RunnerHost, task: Task, state: KeyedState | None, writer: SinkWriter | None
@@ -94,13 +94,13 @@ class TaskRunner:
         self.background = BackgroundWork(pool, task, state, writer, self.tell)
         self._pool = pool
         self._speaking = Speaking(pool.epoch, task.task_id, task.snapshots)
-        self._pace = pool.pace_of(task.task_id)
+        self._batch_sizer = pool.sizer_of(task.task_id)
         # Since the task last took records, if it is not through with them.
         self._rows = 0
         self._busy_ns = 0
         self._now_ns = pool.now_ns
-        task.rows_max = self._pace.rows
-        task.chain.follow(self._pace.time_budget)
+        task.rows_max = self._batch_sizer.rows
+        task.chain.follow(self._batch_sizer.time_budget)
         self._buffered_since_ns = 0
         self._rests = 0
         self._newest_barrier = task.snapshots.newest_arrived
@@ -111,7 +111,7 @@ class TaskRunner:
         self._letters_ns = -LOOK_EVERY_NS
         self._latencies = Latencies()
         self._memory = StateMemory(state if pool.weighs_state else None)
-        self._mark_due_ns = 0 if task.is_source and pool.marks_every_ns else sys.maxsize
+        self._marker_due_ns = 0 if task.is_source and pool.marker_interval_ns else sys.maxsize
 
     def can_run(self, now_ns: int) -> bool:
         """Whether a call of `run` is worthwhile."""
@@ -197,7 +197,7 @@ class TaskRunner:
         self.reach(self._run, now_ns)
 
     def _run(self, now_ns: int) -> None:
-        task, pool, pace = self.task, self._pool, self._pace
+        task, pool, sizer = self.task, self._pool, self._batch_sizer
         if self._blocked_since_ns is not None:
             self._note_freed(now_ns)
         rows_before, made_before = task.records_in, task.sent_on
@@ -207,17 +207,17 @@ class TaskRunner:
         wanted = task.rows_max
         if task.hears_time:
             task.tell_time(pool.clock_ms(now_ns))
-        is_mark_due = self._mark_due_ns <= now_ns
-        if is_mark_due:
-            task.marks.ask(pool.clock_us(now_ns))
-        pool.slices.begin_slice(now_ns, pace.patience_ns, pace.time_budget)
+        is_marker_due = self._marker_due_ns <= now_ns
+        if is_marker_due:
+            task.markers.ask(pool.clock_us(now_ns))
+        pool.slices.begin_slice(now_ns, sizer.patience_ns, sizer.time_budget)
         # To the user's functions no event loop runs here, so they may run one of their own (`asyncio.run`).
         loop = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         try:
             channel = task.run()
         except BaseException:
-            pace.start_over()
+            sizer.start_over()
             raise
         finally:
             asyncio._set_running_loop(loop)
@@ -229,12 +229,12 @@ class TaskRunner:
         self._made = self._made / 2 + task.sent_on - made_before
         if not task.is_source:
             self._measure(rows, now_ns, ended_ns)
-        if is_mark_due and not task.marks.is_awaited:
-            self._mark_due_ns = now_ns + pool.marks_every_ns
-        if task.task_effects.marks:
-            marks, task.task_effects.marks = task.task_effects.marks, []
-            for mark in marks:
-                self._latencies.note(mark, pool.clock_us(ended_ns))
+        if is_marker_due and not task.markers.is_awaited:
+            self._marker_due_ns = now_ns + pool.marker_interval_ns
+        if task.task_effects.markers:
+            markers, task.task_effects.markers = task.task_effects.markers, []
+            for marker in markers:
+                self._latencies.note(marker, pool.clock_us(ended_ns))
         if task.is_source:
             self.due_ns = self._next_read_ns(now_ns, ended_ns, is_filled=rows >= wanted)
         if task.hears_time:
@@ -255,7 +255,7 @@ class TaskRunner:
 
     def _bounded_by(self, rows_max: int) -> int:
         """Return how many records to take, so that the outputs get about `rows_max` at most."""
-        rows = self._pace.rows
+        rows = self._batch_sizer.rows
         if rows * self._made <= rows_max * self._taken:
             return rows
         return max(1, int(rows_max * self._taken / self._made)) if self._made else rows
@@ -321,14 +321,14 @@ class TaskRunner:
             self._buffered_since_ns = 0
 
     def _note(self, rows: int, elapsed_ns: int) -> None:
-        """Tell the pace the cost of the records, once the task is through with them."""
+        """Report the cost of the records, once the task is through with them."""
         task = self.task
         self._rows += rows
         self._busy_ns += elapsed_ns
         if not task.chain.is_midway:
             if self._rows:
-                self._pace.took(self._rows, self._busy_ns)
-                task.rows_max = self._pace.rows
+                self._batch_sizer.took(self._rows, self._busy_ns)
+                task.rows_max = self._batch_sizer.rows
             self._rows = self._busy_ns = 0
 
     def drain(self, elapsed_us: int = 0) -> None:
@@ -343,10 +343,10 @@ class TaskRunner:
             self.background.note_barrier(n)
         is_new = True
         while is_new and not pool.is_over:
-            if task_effects.errands:
-                errands, task_effects.errands = task_effects.errands, []
-                for errand in errands:
-                    self.background.start(errand, elapsed_us)
+            if task_effects.background_jobs:
+                background_jobs, task_effects.background_jobs = task_effects.background_jobs, []
+                for job in background_jobs:
+                    self.background.start(job, elapsed_us)
             while task_effects.outbox and not pool.is_over:
                 channel, item = task_effects.outbox.pop(0)
                 pool.send(self, channel, item)

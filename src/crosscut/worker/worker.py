@@ -27,7 +27,7 @@ from crosscut.host.interpreter_lock import hold_on
 from crosscut.host.process import Process
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import Credentials, connect
-from crosscut.net.control import HeartbeatPace, WorkerLink
+from crosscut.net.control import HeartbeatSchedule, WorkerLink
 from crosscut.net.listener import Listener
 from crosscut.net.mesh import Mesh
 from crosscut.operators.probing import Copies
@@ -97,7 +97,7 @@ class WorkerPlan:
     store_url: str = field(repr=False)
     terms: TaskSettings
     linger_ms: float
-    marks_every_ms: float
+    marker_interval_ms: float
     heartbeat_timeout_ms: int
     failpoints: Plan | None
     log: LogSettings
@@ -111,7 +111,7 @@ class Surroundings:
     Attributes:
         graph: The worker's own: its functions share nothing with those of another worker.
         start_thread: Starts the threads in which the store and sinks are called.
-        new_pace: Makes the pace of a task: how much it takes at a time.
+        new_batch_sizer: Makes the batch sizer of a task: how much it takes at a time.
         new_spaces: Makes the disk space of one epoch's tasks.
         piece_bytes: Of one channel, before it is another channel's turn on the same connection.
         backend: Where keyed state is kept.
@@ -128,7 +128,7 @@ class Surroundings:
     clock: Clock
     process: Process
     start_thread: StartThread
-    new_pace: Callable[[], BatchSizer]
+    new_batch_sizer: Callable[[], BatchSizer]
     new_spaces: Callable[[], SpillSpaces]
     piece_bytes: int = PIECE_BYTES_MAX
     backend: StateBackend = MEMORY
@@ -154,7 +154,7 @@ class Worker:
         self._router = KeyRouter(self._graph.max_parallelism, self._graph.parallelism)
         self._at_hand = LocalStateCache(ports.backend)
         # A lesson of one epoch holds in the next.
-        self._paces: dict[TaskId, BatchSizer] = {}
+        self._batch_sizers: dict[TaskId, BatchSizer] = {}
         self._failpoints = ports.failpoints
         self._pool: TaskPool | None = None
         self._spaces = ports.new_spaces()
@@ -171,7 +171,7 @@ class Worker:
         self._heard_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
         self._lines = ports.lines
-        self._heartbeats = HeartbeatPace(plan.heartbeat_timeout_ms / 1_000, self._graph.parallelism)
+        self._heartbeats = HeartbeatSchedule(plan.heartbeat_timeout_ms / 1_000, self._graph.parallelism)
 
     @property
     def pool(self) -> TaskPool | None:
@@ -369,7 +369,7 @@ class Worker:
             store=self._store,
             batch_rows=self._plan.terms.batch_rows,
             linger_ms=self._plan.linger_ms,
-            marks_every_ms=self._plan.marks_every_ms,
+            marker_interval_ms=self._plan.marker_interval_ms,
             alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
             sink_timeout_ms=self._plan.terms.sink_timeout_ms,
             failpoints=self._failpoints,
@@ -377,7 +377,7 @@ class Worker:
             give_credit=self._mesh.give_credit,
             clock=self._ports.clock,
             start_thread=self._ports.start_thread,
-            pace_of=self._pace_of,
+            sizer_of=self._sizer_of,
             slices=self._process,
             weighs_state=self._ports.weighs_state,
             new_alarm=self._ports.new_alarm,
@@ -390,10 +390,10 @@ class Worker:
         self._spaces = self._ports.new_spaces()
         self._deploying = asyncio.get_running_loop().create_task(self._build_and_connect(pool, deploy))
 
-    def _pace_of(self, task: TaskId) -> BatchSizer:
-        if task not in self._paces:
-            self._paces[task] = self._ports.new_pace()
-        return self._paces[task]
+    def _sizer_of(self, task: TaskId) -> BatchSizer:
+        if task not in self._batch_sizers:
+            self._batch_sizers[task] = self._ports.new_batch_sizer()
+        return self._batch_sizers[task]
 
     async def _build_and_connect(self, pool: TaskPool, deploy: DeployTasks) -> None:
         to_blame = TaskId(VertexId(self._graph.vertices[0].vertex_id), self._index)

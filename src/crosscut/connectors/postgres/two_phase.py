@@ -108,7 +108,7 @@ class TwoPhaseWriter(SinkWriter):
             if marker is not None:
                 check_history(self._context, permit, [replace(marker, checkpoint_id=CheckpointId(there))])
             check_not_set_back(self._context, permit, CheckpointId(there), self._location)
-            session.mark(self._context, CheckpointId(there))
+            session.write_marker(self._context, CheckpointId(there))
         self._commit(permit, pending)
         self._sweep()
 
@@ -173,7 +173,7 @@ class TwoPhaseWriter(SinkWriter):
         with self._database.transaction() as session:
             marker = self._check_epoch(session)
             up_to = max(pending)[0]
-            session.mark(self._context, max(up_to, marker.checkpoint_id))
+            session.write_marker(self._context, max(up_to, marker.checkpoint_id))
             # The marker says it from now on.
             session.execute(
                 f"delete from {_PREPARED} where {_OURS} and checkpoint <= %s", *self._owner, up_to

@@ -158,7 +158,7 @@ class UpsertWriter(SinkWriter):
             there = marker.checkpoint_id if marker else CheckpointId(0)
             self._check_history([marker] if marker else [])
             check_not_set_back(self._context, permit, there, self._location)
-            session.mark(self._context, there)
+            session.write_marker(self._context, there)
 
     def write(self, records: list[Any]) -> None:
         rows = list(map(self._to_row, records))
@@ -209,7 +209,7 @@ class UpsertWriter(SinkWriter):
             there = marker.checkpoint_id if marker else CheckpointId(0)
             self._check_history([marker] if marker else [])
             check_not_set_back(self._context, permit, there, self._location, confirmed=self._confirmed)
-            session.mark(self._context, max(permit.checkpoint_id, there))
+            session.write_marker(self._context, max(permit.checkpoint_id, there))
         self._confirmed = max(permit.checkpoint_id, there)
 
     def close(self) -> None:

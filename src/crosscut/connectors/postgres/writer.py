@@ -250,7 +250,7 @@ class PostgresSession(Session):
         )
         return tuple(marker_of(self._location, row) for row in rows)
 
-    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+    def write_marker(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         task = context.task
         self._connection.execute(
             f"update {MARKERS} set epoch = %s, driver = %s, checkpoint = %s "

@@ -328,7 +328,7 @@ class _DeltaSession(Session):
             CheckpointId(self._table.transaction_version(base) or 0),
         )
 
-    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+    def write_marker(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         base = place_of(context)
         self._versions = {
             base: checkpoint_id,
@@ -345,9 +345,9 @@ class _DeltaSession(Session):
     def commit(self) -> None:
         """Make the commit."""
         library = required("deltalake", "delta")
-        marks = [library.Transaction(name, version) for name, version in self._versions.items()]
+        transactions = [library.Transaction(name, version) for name, version in self._versions.items()]
         properties = library.CommitProperties(
-            app_transactions=marks,
+            app_transactions=transactions,
             custom_metadata={_NOTE: self._note},
             max_commit_retries=_COMMIT_ATTEMPTS,
         )

@@ -309,7 +309,7 @@ class _IcebergSession(Session):
             )
         return found
 
-    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+    def write_marker(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         self._place, self._note = place_of(context), note_of(context, checkpoint_id)
 
     def insert(self, data: bytes) -> int:

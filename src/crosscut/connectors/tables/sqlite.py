@@ -271,7 +271,7 @@ class _SqliteSession(Session):
         )
         return tuple(marker_of(self._location, row) for row in rows)
 
-    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+    def write_marker(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         task = context.task
         self._connection.execute(
             f"insert or replace into {MARKERS} values (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -306,8 +306,8 @@ class _SqliteSession(Session):
 def insertion(table: Table) -> str:
     """Return the statement that adds a row; identifiers are quoted, values are parameters."""
     columns = ", ".join(map(quoted, table.columns))
-    marks = ", ".join("?" * len(table.columns))
-    insert = f"insert into {table.sql} ({columns}) values ({marks})"
+    placeholders = ", ".join("?" * len(table.columns))
+    insert = f"insert into {table.sql} ({columns}) values ({placeholders})"
     return f"{insert} {table.replacing}" if table.key else insert
 
 

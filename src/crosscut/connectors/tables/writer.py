@@ -48,7 +48,7 @@ class Session(ABC):
         """Return the marker of the logical task, and lock it until the end of the transaction."""
 
     @abstractmethod
-    def mark(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
+    def write_marker(self, context: SinkContext, checkpoint_id: CheckpointId) -> None:
         """Set the marker: everything up to `checkpoint_id` is there, says this epoch of this driver."""
 
     @abstractmethod
@@ -198,7 +198,7 @@ class TableWriter(SinkWriter):
                         f"{self._location}: {found} rows are held for checkpoint {checkpoint_id}, expected "
                         f"{expected}"
                     )
-            session.mark(context, max(up_to, there))
+            session.write_marker(context, max(up_to, there))
         self._confirmed = max(up_to, there)
 
     def _checked(self, handle: JSON) -> tuple[CheckpointId, int]:

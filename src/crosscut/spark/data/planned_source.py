@@ -114,7 +114,7 @@ class PlannedSource(DriverSource[Any]):
         splits: list[Split] = []
         size_bytes = 0
         # Other offsets make another batch, even under a number that a failure has made void.
-        mark = sha256(json.dumps([plan.start, end], sort_keys=True).encode()).hexdigest()[:12]
+        suffix = sha256(json.dumps([plan.start, end], sort_keys=True).encode()).hexdigest()[:12]
         for number in range(plan.partition, len(partitions)):
             detail: dict[str, JSON] = {
                 "batch": plan.batch,
@@ -125,7 +125,7 @@ class PlannedSource(DriverSource[Any]):
             if splits and size_bytes > FOUND_BYTES_MAX:
                 rest = Plan(plan.batch, plan.start, end, number)
                 return Discovered(splits, rest.as_json(), is_coming=True)
-            splits.append(Split(f"{plan.batch:09}-{number:06}-{mark}", 0, detail))
+            splits.append(Split(f"{plan.batch:09}-{number:06}-{suffix}", 0, detail))
         return Discovered(splits, Plan(plan.batch + 1, end).as_json())
 
     def _planner(self) -> PlannedBatches:

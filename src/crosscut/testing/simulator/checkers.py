@@ -295,7 +295,7 @@ class Checkers:
             for part in snapshot.log:
                 for logged in decoded_log(self._content(part)):
                     batch = decode_batch(logged.data)
-                    ensure(batch.mark is None, f"I4: the log of {task} holds a mark of another time")
+                    ensure(batch.marker is None, f"I4: the log of {task} holds a latency marker")
                     keys = batch.keys if batch.keys is not None else [None] * len(batch)
                     times = batch.timestamps if batch.timestamps is not None else [None] * len(batch)
                     cut.under_way += [

@@ -1,4 +1,4 @@
-"""How much a task takes at a time, by chance: the real pace adapts to time, and here is none."""
+"""A batch sizer that draws its sizes: the real one adapts to time, and the simulator has none."""
 
 from __future__ import annotations
 

@@ -60,16 +60,16 @@ class Executor(Process):
 
     async def _serve(self) -> None:
         world = self.world
-        paces: dict[TaskId, BatchSizer] = {}
+        batch_sizers: dict[TaskId, BatchSizer] = {}
         ports = Surroundings(
             self.batches.graph(),
             HostCache(world.store_of(self), None),
             StateCache(MEMORY),
-            paces,
+            batch_sizers,
             copies=HalfWay(world.clock),
             clock=self,
             start_thread=self.start_thread,
-            new_pace=lambda rows: DrawnBatchSizer(rows, world.below),
+            new_batch_sizer=lambda rows: DrawnBatchSizer(rows, world.below),
             new_name=lambda: world.draw_bytes(NAME_BYTES).hex(),
             new_spaces=lambda terms: VirtualSpaces(terms.spill_bytes),
             failpoints=lambda plan, index: Moments(world, self),

@@ -124,7 +124,7 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
             spill_bytes=options.spill_bytes,
         ),
         linger_ms=options.linger_ms,
-        marks_every_ms=options.marks_every_ms,
+        marker_interval_ms=options.marker_interval_ms,
         heartbeat_timeout_ms=options.heartbeat_timeout_ms,
         failpoints=None,
         log=LogSettings("simulated"),

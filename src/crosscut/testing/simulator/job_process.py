@@ -159,7 +159,7 @@ class JobProcess(DriverProcess):
             job=terms,
             tasks=tasks,
             linger_ms=options.linger_ms,
-            marks_every_ms=options.marks_every_ms,
+            marker_interval_ms=options.marker_interval_ms,
             log=LogSettings("simulated"),
             records_max=options.batch_records,
             trigger="interval",

@@ -1,7 +1,7 @@
 """A virtual network: streams of bytes between processes; slow, cut anywhere, clogged, half-open, reset.
 
 Written bytes are the kernel's at once, and survive the process unless they are lost with it. Each direction
-of a connection is FIFO and has its own pace. Bytes that have arrived are read in one piece or, by chance, in
+of a connection is FIFO and has its own speed. Bytes that have arrived are read in one piece or, by chance, in
 two.
 """
 

@@ -165,7 +165,7 @@ class Options:
         spill_bytes: Disk for blocked channels; 0: their senders wait.
         commits_together: The first task of each sink commits what all have staged.
         linger_ms: How long a partial batch waits for more.
-        marks_every_ms: How often marks follow the records of a source; 0: never.
+        marker_interval_ms: How often latency markers follow the records of a source; 0: never.
         is_encrypted: All connections are inside TLS.
         is_sealed: Without TLS, all frames carry seals.
         piece_bytes: Of a batch that go at once to another worker, in front of what other channels send there.
@@ -236,7 +236,7 @@ class Options:
     savepoint_after: int = 0
     flow: str = ""
     splits_every_ms: int = 0
-    marks_every_ms: int = 0
+    marker_interval_ms: int = 0
     stays_open: bool = False
     uncommitted_max: int = 4
     held_back_ms: int = 1_000
@@ -462,7 +462,7 @@ def options_of(
         "spill_bytes": random.Random(f"crosscut spill {seed}").choice((0, 0, 300, 1_000_000)),
         "commits_together": random.Random(f"crosscut together {seed}").random() < 0.2,
         "linger_ms": random.Random(f"crosscut linger {seed}").choice((0, 1, 20)),
-        "marks_every_ms": random.Random(f"crosscut marks {seed}").choice((0, 0, 1, 20)),
+        "marker_interval_ms": random.Random(f"crosscut marks {seed}").choice((0, 0, 1, 20)),
         "is_encrypted": random.Random(f"crosscut encryption {seed}").random() < 0.05,
         "is_sealed": random.Random(f"crosscut seals {seed}").random() < 0.3,
         "piece_bytes": random.Random(f"crosscut pieces {seed}").choice((30, 200, 65_536)),

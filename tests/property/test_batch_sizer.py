@@ -29,18 +29,18 @@ def costing(fixed_ns: float, record_ns: float) -> Cost:
 
 @dataclass
 class Slices:
-    """Takes slices of an endless input at a pace, and keeps how large and how long they were."""
+    """Takes slices of an endless input with a batch sizer, and keeps how large and how long they were."""
 
-    pace: AdaptiveBatchSizer = field(default_factory=lambda: AdaptiveBatchSizer(ROWS_MAX))
+    batch_sizer: AdaptiveBatchSizer = field(default_factory=lambda: AdaptiveBatchSizer(ROWS_MAX))
     taken: list[tuple[int, float]] = field(default_factory=list)
 
     def take(self, count: int, cost: Cost) -> Slices:
         self.taken = []
         for _ in range(count):
-            rows = self.pace.rows
+            rows = self.batch_sizer.rows
             assert 1 <= rows <= ROWS_MAX
             elapsed_ns = cost(rows)
-            self.pace.took(rows, int(elapsed_ns))
+            self.batch_sizer.took(rows, int(elapsed_ns))
             self.taken.append((rows, elapsed_ns))
         return self
 
@@ -169,27 +169,27 @@ def test_a_jump_of_the_costs_is_followed_within_few_slices(
 def test_what_the_first_call_costs_is_forgotten(first_ns: int, record_ns: int) -> None:
     """A connection that is made, a module that is imported."""
     slices = Slices().take(1, costing(first_ns, record_ns)).take(12, costing(0, record_ns))
-    assert slices.pace.rows == ROWS_MAX
+    assert slices.batch_sizer.rows == ROWS_MAX
 
 
 def test_a_function_that_becomes_slow_is_given_one_record_at_a_time_from_the_next_slice_on() -> None:
     """K3: 15 ms a record after 20,000 fast ones, like a service in trouble; then it is well again."""
     slices = Slices().take(30, costing(0, 1_000))
-    assert slices.pace.rows == ROWS_MAX
+    assert slices.batch_sizer.rows == ROWS_MAX
     slices.take(1, costing(0, 15 * MS))
-    assert slices.pace.rows == 1
+    assert slices.batch_sizer.rows == 1
     slices.take(100, costing(0, 15 * MS))
     assert max(rows for rows, _ in slices.taken) <= 2
     slices.take(12, costing(0, 1_000))
-    assert slices.pace.rows == ROWS_MAX
+    assert slices.batch_sizer.rows == ROWS_MAX
 
 
 def test_a_fixed_cost_that_becomes_one_of_the_records_is_noticed_though_no_slice_takes_longer() -> None:
     slices = Slices().take(100, costing(20 * MS, 0))
-    assert slices.pace.rows == ROWS_MAX
+    assert slices.batch_sizer.rows == ROWS_MAX
     slices.take(100, costing(0, 20 * MS / ROWS_MAX))
     assert slices.longest_ns < 21 * MS
-    assert slices.pace.rows <= 2 * SLICE_NS / (20 * MS / ROWS_MAX)
+    assert slices.batch_sizer.rows <= 2 * SLICE_NS / (20 * MS / ROWS_MAX)
 
 
 def test_few_records_that_are_waited_for_do_not_make_later_slices_small() -> None:
@@ -206,8 +206,8 @@ def test_few_records_that_are_waited_for_do_not_make_later_slices_small() -> Non
 def test_after_a_slice_that_failed_one_record_is_taken() -> None:
     """It may have failed because it had a thousand: the next epoch must not begin with a thousand again."""
     slices = Slices().take(30, costing(0, 1_000))
-    slices.pace.start_over()
-    assert slices.pace.rows == 1
+    slices.batch_sizer.start_over()
+    assert slices.batch_sizer.rows == 1
 
 
 def test_where_heartbeats_are_frequent_no_slice_is_long() -> None:
