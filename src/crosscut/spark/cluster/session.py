@@ -55,7 +55,7 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
     that was made here before, and is too small, gives way to a larger one when it is unused.
 
     Crosscut needs no more of Spark than this: a SparkSession would add about 2 s to
-    the start (docs/decisions/0001-dependencies.md).
+    the start (docs/decisions/0011-spark-context.md).
 
     Args:
         parallelism: Spark tasks that the job will hold as long as it runs.
