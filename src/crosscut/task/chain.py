@@ -278,6 +278,10 @@ class Chain:
                     case [int() as before, *_] if isinstance(operator, TimedOperator):
                         operator.begin_from(before)
 
+    def forget_news(self) -> None:
+        """Nothing leaves any more: what `restore` has begun with is of no use to anybody."""
+        self._waiting.clear()
+
     def pass_on(self, operator: Operator, batch: Batch) -> None:
         """Take a batch to what follows `operator`, which has made it of itself; nothing is halfway."""
         self._take_aside(operator)

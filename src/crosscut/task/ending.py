@@ -14,17 +14,18 @@ class TaskEnding:
 
     Args:
         is_said: A snapshot says that the operators have been told, and have said all.
+        is_forwarded: A log says that the end has been passed on.
 
     Attributes:
         is_said: They have.
         is_under_way: The end has begun and not been passed on.
-        is_forwarded: The end has been passed on, in this epoch.
+        is_forwarded: The end has been passed on, in this epoch; where it is logged, in any.
     """
 
-    def __init__(self, chain: Chain, *, is_said: bool) -> None:
+    def __init__(self, chain: Chain, *, is_said: bool, is_forwarded: bool = False) -> None:
         self.is_said = is_said
         self.is_under_way = False
-        self.is_forwarded = False
+        self.is_forwarded = is_forwarded
         self._chain = chain
         self._steps: Iterator[None] | None = None
 

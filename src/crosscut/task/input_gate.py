@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import assert_never
 
 from crosscut.errors import ProtocolError
+from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId
 from crosscut.protocol.replay_order import ReplayOrder
 from crosscut.protocol.unit_log.entries import START, ChannelPosition
 from crosscut.protocol.unit_log.positions import advanced
 from crosscut.task.flow_control import ReceivingEnd
 from crosscut.task.inputs import InputQueue
-from crosscut.task.items import Barrier, Item
+from crosscut.task.items import Barrier, EndOfInput, Item
 from crosscut.task.task_effects import TaskEffects
+from crosscut.task.task_section import WaitingItem
+from crosscut.wire.batches import encode_batch
 
 
 class InputGate:
@@ -155,6 +159,11 @@ class InputGate:
         if record or news_number:
             self._taken[channel] = advanced(self._taken.get(channel, START), record, news_number)
 
+    @property
+    def has_taken(self) -> bool:
+        """Whether `take_positions` would return something."""
+        return bool(self._taken)
+
     def take_positions(self) -> dict[ChannelId, ChannelPosition]:
         """Return how far the task has taken each channel with numbers since the last call.
 
@@ -162,6 +171,28 @@ class InputGate:
         """
         taken, self._taken = self._taken, {}
         return taken
+
+    def waiting(self, without: Collection[ChannelId]) -> tuple[WaitingItem, ...]:
+        """Return what waits in channels from tasks of the same worker, but for those in `without`.
+
+        Raises:
+            WireError: A record can't be stored.
+        """
+        found = []
+        for channel, queue in self._queues.items():
+            if channel.source.index != channel.target.index or channel in without:
+                continue
+            for item in queue.items:
+                match item:
+                    case Batch():
+                        found.append(WaitingItem(channel, encode_batch(item), len(item)))
+                    case EndOfInput():
+                        found.append(WaitingItem(channel, b"", 0))
+                    case Barrier():
+                        raise ProtocolError(f"{item} waits in {channel}, and groups have no barriers")
+                    case _:
+                        assert_never(item)
+        return tuple(found)
 
     def add(self, channel: ChannelId, item: Item) -> None:
         """Let `item` wait, after everything that arrived on `channel` before."""
@@ -197,6 +228,11 @@ class InputGate:
         is_new = channel not in self._ended
         self._ended.add(channel)
         return is_new and len(self._ended) == len(self._queues)
+
+    @property
+    def ended(self) -> frozenset[ChannelId]:
+        """The channels that have ended."""
+        return frozenset(self._ended)
 
     @property
     def queued_rows(self) -> int:

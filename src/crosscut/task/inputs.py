@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from crosscut.errors import invariant
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import ChannelId
@@ -182,6 +183,12 @@ class InputQueue:
     def is_on_disk(self) -> bool:
         """Whether an item is on disk."""
         return self._on_disk > 0
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """The items, in order. None of them may be on disk."""
+        invariant(not self._on_disk, f"items of {self.channel} are on disk")
+        return tuple(self._head)
 
     @property
     def newest_rows(self) -> int:

@@ -42,6 +42,9 @@ class TaskPlan:
         parts: Those of the restored checkpoint.
         unsent: Output in the restored snapshot: it is sent again.
         replay: See `InputGate`. Watermarks among the task's own channel records are its own.
+        ended_inputs: Only where the end of input is logged: those whose end the task has taken. It waits in
+            `inputs` once more, unless `is_end_forwarded`.
+        is_end_forwarded: As above: the task has passed its end on.
     """
 
     task_id: TaskId
@@ -67,3 +70,5 @@ class TaskPlan:
     replay: ReplayOrder | None = None
     log_space: SpillSpace | None = None
     aligned: AlignedSplits | None = None
+    ended_inputs: Collection[ChannelId] = ()
+    is_end_forwarded: bool = False

@@ -133,6 +133,11 @@ class SourceInput:
         """Tell the readers that `checkpoint_id` is complete."""
         self._splits.acknowledge(checkpoint_id)
 
+    @property
+    def splits(self) -> SplitQueue:
+        """The splits themselves, for what is logged of them."""
+        return self._splits
+
     def close(self) -> None:
         """Close every reader; the first error is raised after all were tried."""
         self._splits.close()

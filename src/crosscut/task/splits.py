@@ -10,12 +10,13 @@ from typing import Any
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
 from crosscut.contracts.decoding import DecodingTrial
-from crosscut.errors import ConnectorError, CrosscutError
+from crosscut.errors import ConnectorError, CrosscutError, InternalError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId
 from crosscut.operators.connector_errors import connector_code_error
 from crosscut.operators.operator import shortened
 from crosscut.protocol.messages import SplitAssignment
+from crosscut.task.task_section import SplitChanges
 from crosscut.wire.frames import CONTROL_LIMITS, FrameType
 
 SPLITS_SHOWN_MAX = 3
@@ -81,6 +82,10 @@ class SplitQueue:
         self._trial: DecodingTrial | None = None
         # Positions to acknowledge once a checkpoint is complete.
         self._frozen: dict[CheckpointId, list[tuple[SplitReader, JSON]]] = {}
+        # Of open splits, by the newest group that has ended; None: the queue is not in a log.
+        self._logged: dict[str, JSON] | None = None
+        self._given_since: list[tuple[Split, JSON]] = []
+        self._ended_since: list[str] = []
 
     @property
     def is_drained(self) -> bool:
@@ -100,6 +105,8 @@ class SplitQueue:
     def add(self, splits: Sequence[tuple[Split, JSON]], since: CheckpointId, *, is_last: bool) -> None:
         """Take more splits, which belong to checkpoints from `since` on; after the last no others come."""
         self._unread += splits
+        if self._logged is not None:
+            self._given_since += splits
         self._since |= dict.fromkeys((split.split_id for split, _ in splits), since)
         self.is_open = self.is_open and not is_last
 
@@ -156,6 +163,8 @@ class SplitQueue:
                 case EndOfSplit():
                     self._open.popleft()
                     self.just_ended.append(current.split.split_id)
+                    if self._logged is not None:
+                        self._ended_since.append(current.split.split_id)
                     current.reader.close()
                 case Wait(delay_ms):
                     current.empty_reads = 0
@@ -233,6 +242,51 @@ class SplitQueue:
             if id(reader) in readers:
                 reader.acknowledge(position)
         self._frozen = {n: frozen for n, frozen in self._frozen.items() if n > checkpoint_id}
+
+    # Changes, for a log.
+
+    def record_changes(self, *, are_logged: bool) -> None:
+        """Remember from now on what becomes of the splits, for `changes`.
+
+        Args:
+            are_logged: The log has the splits that are here, with their positions. Else the first changes
+                give all of them.
+        """
+        unread = list(self._unread)
+        self._logged = {split.split_id: position for split, position in unread} if are_logged else {}
+        self._given_since = [] if are_logged else unread
+
+    def changes(self) -> SplitChanges:
+        """Return what has become of the splits since this was called last, or since `record_changes`."""
+        logged = self._logged
+        if logged is None:
+            raise InternalError(f"source {self._uid!r} was not told to remember changes")
+        given, self._given_since = self._given_since, []
+        ended, self._ended_since = self._ended_since, []
+        logged |= {split.split_id: position for split, position in given}
+        moved = []
+        for one in self._open:
+            split_id, position = one.split.split_id, one.reader.position
+            if logged[split_id] != position:
+                moved.append((split_id, position))
+                logged[split_id] = position
+        for split_id in ended:
+            del logged[split_id]
+        rows: tuple[JSON, ...] = tuple(
+            [split.split_id, split.start, split.detail, split.weight, position] for split, position in given
+        )
+        return SplitChanges(rows, tuple(moved), tuple(ended))
+
+    @property
+    def listening(self) -> dict[str, JSON]:
+        """The positions of the open splits whose readers are to be told what is durable."""
+        return {one.split.split_id: one.reader.position for one in self._open if listens(one.reader)}
+
+    def acknowledge_position(self, split_id: str, position: JSON) -> None:
+        """Tell the reader of a split that what is before `position` is durable."""
+        for one in self._open:
+            if one.split.split_id == split_id and listens(one.reader):
+                one.reader.acknowledge(position)
 
     def close(self) -> None:
         """Close every reader; the first error is raised after all were tried."""

@@ -43,6 +43,7 @@ from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.source_input import SourceInput
 from crosscut.task.task_effects import TaskEffects
+from crosscut.task.task_section import TaskSection
 from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
@@ -125,7 +126,12 @@ class Task:
             is_open=plan.splits is not None and plan.splits.is_open,
             is_raised_later=plan.replay is not None and plan.replay.has_own,
         )
-        self._ending = TaskEnding(self.chain, is_said=before.ended)
+        self._ending = TaskEnding(self.chain, is_said=before.ended, is_forwarded=plan.is_end_forwarded)
+        self._ended_inputs = frozenset(plan.ended_inputs)
+        if plan.is_end_forwarded:
+            self.chain.forget_news()
+            for channel in plan.inputs:
+                self.input_gate.end(channel)
         self.calls = TaskCalls(plan.chain, plan.protocol, self.chain, self.input_gate, self.task_effects)
         self.output_buffers = OutputBuffers(plan.outputs, self.task_effects, plan.channel_bytes)
         self.markers = LatencyMarkers(plan.task_id.vertex, self.chain, self.output_buffers, self.task_effects)
@@ -515,4 +521,69 @@ class Task:
             records_out=self.records_out,
             late_records=self._late_before + self.chain.counts()[0],
             state_keys=len(self._state) if self._state is not None else 0,
+        )
+
+    # Groups of a unit.
+
+    def record_changes(self, *, are_splits_logged: bool) -> None:
+        """Remember from now on what changes, for `cut_group`."""
+        if self._state is not None:
+            self._state.record_changes()
+        if self._reading is not None:
+            self._reading.splits.record_changes(are_logged=are_splits_logged)
+
+    @property
+    def group_mark(self) -> tuple[object, ...]:
+        """What differs as soon as a group has something of this task."""
+        gate, ending = self.input_gate, self._ending
+        said = self.records_in, self.records_out, self.chain.said, ending.is_said, ending.is_forwarded
+        return self.changed_rows, gate.has_taken, len(gate.ended), self._time.watermark, *said
+
+    @property
+    def changed_rows(self) -> int:
+        """How many rows of keyed state `cut_group` would hold."""
+        return self._state.recorded_rows if self._state is not None else 0
+
+    @property
+    def listening(self) -> dict[str, JSON]:
+        """The positions of the splits whose readers are to be told what is durable."""
+        return self._reading.splits.listening if self._reading is not None else {}
+
+    def acknowledge_split(self, split_id: str, position: JSON) -> None:
+        """What is before `position` is durable."""
+        if self._reading is not None:
+            self._reading.splits.acknowledge_position(split_id, position)
+
+    def cut_group(self, number: CheckpointId) -> TaskSection:
+        """End the group with this commit number here: between two batches, with empty output buffers.
+
+        The handle of its transaction, if there is one, is not known yet.
+
+        Raises:
+            StateError: A value can't be stored.
+            WireError: An item that waits can't be stored.
+        """
+        if self.chain.is_halfway or self.output_buffers.has_buffered:
+            raise ProtocolError(f"task {self.task_id}: a group with half a batch")
+        self.transactions.cut_off(number)
+        ending, state = self._ending, self._state
+        ended_inputs = self._ended_inputs | self.input_gate.ended
+        return TaskSection(
+            self.task_id,
+            changes=state.changes() if state is not None else b"",
+            fields=state.field_names.as_json() if state is not None else None,
+            splits=self._reading.splits.changes() if self._reading is not None else None,
+            waiting=self.input_gate.waiting(without=ended_inputs),
+            ended_inputs=tuple(sorted(ended_inputs)),
+            is_said=ending.is_said,
+            is_end_forwarded=ending.is_forwarded,
+            said=None if ending.is_said else shown_said(self.chain.said, self._said_before),
+            watermark=self._time.watermark,
+            assigned=self.chain.assigned,
+            now_ms=self._time.now_ms,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            late_records=self._late_before + self.chain.counts()[0],
+            has_transaction=self.transactions.newest_cut_off == number,
+            committed=self.transactions.committed(),
         )

@@ -38,11 +38,14 @@ class Transactions:
         self._committer = committer
         self._task_effects = task_effects
         self._sink_uid = sink_uid
+        self.newest_cut_off = self.newest_prepared = CheckpointId(0)
+        """The newest transactions that were cut off, and that are durable."""
 
     def cut_off(self, n: CheckpointId) -> None:
         """Records so far belong to checkpoint n, later ones to the next."""
         transaction = self._writer.rotate(n) if self._writer is not None else None
         if transaction is not None:
+            self.newest_cut_off = n
             self._task_effects.background_jobs.append(PrepareTransaction(n, transaction))
 
     def pending(self, n: CheckpointId) -> tuple[PendingTransaction, ...]:
@@ -75,6 +78,7 @@ class Transactions:
 
     def prepared(self, n: CheckpointId, handle: JSON) -> None:
         """The transaction that was cut off for checkpoint n is durable; told before its snapshot is."""
+        self.newest_prepared = n
         self.handle(TransactionPrepared(n, handle))
 
     def commit_succeeded(self) -> None:

@@ -55,8 +55,10 @@ from crosscut.task.rerouting import rerouted
 from crosscut.task.spilling import SpillSpaces
 from crosscut.task.splits import SplitQueue, splits_from_json
 from crosscut.task.task import Task
+from crosscut.task.unit_restore import RestoredTask, RestoredUnit
 from crosscut.wire.batches import encode_batch
 from crosscut.worker.local_state_cache import LocalStateCache, Patient
+from crosscut.worker.unit_deployment import put_back, replay
 
 _LOG = logging.getLogger("crosscut")
 
@@ -122,6 +124,7 @@ async def build_tasks(
     depths: Mapping[VertexId, int] | None = None,
     new_splits: NewSplits = SplitQueue,
     progress_of: ProgressOf = lambda task: CommitProgress(),
+    unit: RestoredUnit | None = None,
 ) -> None:
     """Build this worker's tasks into `pool`, restored, their replayed commits done.
 
@@ -131,6 +134,8 @@ async def build_tasks(
         depths: See `depths_of`; None: `graph` is whole, and has them.
         new_splits: Makes the input of a source task.
         progress_of: Returns what remembers how far the commits of a sink task have come.
+        unit: What the log of the worker says of its tasks, besides what `deploy` has from there; None: it has
+            no log, or an empty one.
 
     Raises:
         CrosscutError: A task can't be restored; the message says which and why.
@@ -175,6 +180,9 @@ async def build_tasks(
                 )
             except StateError as error:
                 raise named_state_error(keyed_uid, error) from error
+        logged = unit.tasks.get(task_id, RestoredTask(snapshot)) if unit is not None else None
+        if logged is not None and state is not None:
+            await replay(state, logged, keyed_uid, pool)
         failpoints("restore.state")
         for one in deploy.retired:
             if one.task.vertex == task_id.vertex:
@@ -240,10 +248,12 @@ async def build_tasks(
         elif not deploy.rescaled_from:
             for part in snapshot.log:
                 unsent += await pool.in_thread(_put_back, part, read_part, queues)
-        replay = None
+        if logged is not None:
+            put_back(logged, queues)
+        order = None
         if deploy.rescaled_from:
             senders = {channel: depths[channel.source.vertex] for channel in inputs if channel not in closing}
-            replay = ReplayOrder(sections, depths[task_id.vertex], senders)
+            order = ReplayOrder(sections, depths[task_id.vertex], senders)
         task = Task(
             TaskPlan(
                 task_id=task_id,
@@ -253,7 +263,7 @@ async def build_tasks(
                 back_edges=closing,
                 spills_blocked=terms.spill_bytes > 0,
                 unsent=unsent,
-                replay=replay,
+                replay=order,
                 log_space=spaces.boundless,
                 chain=[operator for operator in operators if operator is not None],
                 outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
@@ -276,6 +286,8 @@ async def build_tasks(
                 has_event_time=vertex.has_event_time,
                 untimed=vertex.untimed,
                 aligned=aligned_splits(graph, vertex),
+                ended_inputs=logged.ended_inputs if logged is not None else (),
+                is_end_forwarded=logged is not None and logged.is_end_forwarded,
             )
         )
         pool.add(task, state, writer)

@@ -126,6 +126,8 @@ class TaskPool:
         self.is_settling = False
         self.after_round: Callable[[bool], None] | None = None
         """Called after each round of the scheduler, with whether a task can run at once; None: not called."""
+        self.emit: Callable[[TaskRunner, ChannelId, Item], None] | None = None
+        """Takes what leaves this worker if a log has to hold it first; None: it leaves at once."""
         self._give_credit = give_credit
         self._loop = asyncio.get_running_loop()
         self._runners: list[TaskRunner] = []
@@ -172,6 +174,10 @@ class TaskPool:
     def runners(self) -> tuple[TaskRunner, ...]:
         """What runs them, as above."""
         return tuple(self._runners)
+
+    def sender_of(self, channel: ChannelId) -> TaskRunner:
+        """Return the runner of the task that sends on `channel`."""
+        return self._by_output[channel]
 
     @property
     def is_asleep(self) -> bool:
@@ -304,6 +310,9 @@ class TaskPool:
         target = self._by_input.get(channel)
         if target is not None:
             self._offer(target, channel, item)
+            return
+        if self.emit is not None:
+            self.emit(sender, channel, item)
             return
         # It is kept while the channel takes no more: a barrier may overtake it.
         sender.task.output_buffers.ends[channel].waiting.append(item)

@@ -70,6 +70,7 @@ from crosscut.protocol.unit_log.events import (
     UnitEntryRead,
     UnitEvent,
     UnitLogFailed,
+    UnitSnapshotStored,
     UnitTailRead,
 )
 from crosscut.protocol.unit_log.unit import Unit
@@ -112,8 +113,8 @@ class UnitPool(Protocol):
     def schedule(self) -> None: ...
 
 
-class UnitBooks(Protocol):
-    """What the tasks have made of the group that grows, their channels, and their sinks.
+class UnitHost(Protocol):
+    """The tasks: what they have made of the group that grows, their channels, and their sinks.
 
     All is called on the event loop, and never blocks.
     """
@@ -130,8 +131,12 @@ class UnitBooks(Protocol):
     def is_awaited(self) -> bool:
         """Whether somebody waits for the end of the group: a barrier, a savepoint, the end of the job."""
 
-    def end_group(self) -> GroupEnded:
+    def end_group(self) -> GroupEnded | None:
         """Return what the tasks have made, and begin the next group. All are between two batches.
+
+        Returns:
+            None: The sinks have something to make durable first. Tasks stand still, and this is called again
+            in the next round.
 
         Raises:
             StateError: Something of it can't be stored. The unit ends.
@@ -212,8 +217,11 @@ class UnitRunner:
         self._claimed: asyncio.Future[RestoreUnit] | None = None
         self._after_restore: list[UnitEffect] = []
         self._pool: UnitPool | None = None
-        self._books: UnitBooks | None = None
+        self._books: UnitHost | None = None
         self._grows_since_ns: int | None = None
+        # A group has ended for the tasks, and its sinks are not ready yet.
+        self._is_ending = False
+        self._after_ending: list[UnitEvent] = []
 
     @property
     def trouble(self) -> str:
@@ -232,7 +240,7 @@ class UnitRunner:
         self._guarded(lambda: self._perform(self._unit.start(), None))
         return await self._claimed
 
-    def begin(self, pool: UnitPool, books: UnitBooks) -> None:
+    def begin(self, pool: UnitPool, books: UnitHost) -> None:
         """The tasks are restored: carry out what has waited for that, and end groups from now on."""
         if self.is_over:
             return
@@ -246,10 +254,15 @@ class UnitRunner:
 
         It waits for its turn if it comes while the effects of another one are carried out.
         """
-        if not self.is_over:
-            self._events.append(event)
-            if not self._is_handling:
-                self._guarded(lambda: None)
+        if self.is_over:
+            return
+        if self._is_ending and isinstance(event, UnitSnapshotStored):
+            # A new segment would take the number that the sinks know the group by.
+            self._after_ending.append(event)
+            return
+        self._events.append(event)
+        if not self._is_handling:
+            self._guarded(lambda: None)
 
     def close(self) -> None:
         """End, without telling `ended`. A call of the log goes on, and its answer is dropped."""
@@ -385,6 +398,9 @@ class UnitRunner:
         pool, books = self._pool, self._books
         if self.is_over or pool is None or books is None:
             return
+        if self._is_ending:
+            self._end_group(pool, books)
+            return
         has_content = books.has_content
         now_ns = self._now_ns()
         if has_content and self._grows_since_ns is None:
@@ -414,9 +430,21 @@ class UnitRunner:
                 pool.settle()
             case GroupEnd.END:
                 self._grows_since_ns = None
-                self._guarded(lambda: self._events.append(books.end_group()))
-                if not self.is_over:
-                    pool.go_on()
+                self._is_ending = True
+                pool.settle()
+                self._end_group(pool, books)
+
+    def _end_group(self, pool: UnitPool, books: UnitHost) -> None:
+        def end() -> None:
+            event = books.end_group()
+            if event is not None:
+                self._is_ending = False
+                after, self._after_ending = self._after_ending, []
+                self._events += [event, *after]
+
+        self._guarded(end)
+        if not self.is_over and not self._is_ending:
+            pool.go_on()
 
     # The end.
 

@@ -157,6 +157,16 @@ class Unit:
         return self.is_running and self._log.is_idle
 
     @property
+    def next_index(self) -> LogIndex:
+        """Where the group belongs that ends next, if it `can_end_group` now."""
+        return self._log.next
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no append is under way, and no sink transaction is owed."""
+        return self.can_end_group and not self._owed
+
+    @property
     def takes_input(self) -> bool:
         """Whether tasks may take input: their sinks are not too far behind."""
         return self.is_running and len(self._owed) <= self._owed_max
