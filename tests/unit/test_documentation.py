@@ -170,5 +170,19 @@ def test_every_decision_has_a_number_of_its_own_and_says_so() -> None:
         assert path.read_text(encoding="utf-8").startswith(f"# {path.name[:4]}: ")
 
 
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+
+
+@pytest.mark.parametrize("record", names_of(RECORDS))
+def test_every_decision_has_the_four_parts_on_one_page(record: str) -> None:
+    """Context, decision, consequences, alternatives: a part may be left out, and no other one added."""
+    text = text_of(record)
+    parts = re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE)
+    known = ["Context", "Decision", "Consequences", "Alternatives"]
+    assert parts == [one for one in known if one in parts], "in this order, each once"
+    assert {"Context", "Decision"} <= set(parts)
+    assert len(re.findall(r"[^\s|]+", text)) <= 500, "a page at most: about 450 words"
+
+
 def test_the_changelog_has_this_version() -> None:
     assert f"\n## {cc.__version__}\n" in text_of("CHANGELOG.md")
