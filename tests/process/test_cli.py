@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,9 +72,18 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[str]]:
+def started(
+    command: list[str], directory: Path, *, in_group: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a command, in a process group of its own if `in_group`."""
     with subprocess.Popen(
-        command, cwd=directory, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=directory,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0 if in_group else None,
     ) as process:
         try:
             yield process
@@ -169,6 +179,49 @@ def test_ctrl_c_in_a_script_that_waits_takes_a_last_checkpoint_too(tmp_path: Pat
     assert_gone([int(pid) for pid in line.split()[2:]])
 
 
+def test_sigterm_to_the_whole_group_takes_a_last_checkpoint_of_a_script_that_waits(tmp_path: Path) -> None:
+    """With an hour between two checkpoints, all that is ever committed is from the last one."""
+    app = endless(tmp_path)
+    with started([sys.executable, str(app)], tmp_path, in_group=True) as process:
+        line = line_with(process, "records flow")
+        os.killpg(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "RuntimeWarning" not in errors
+    assert assert_exact(committed(tmp_path / "out")) > 0
+    assert_gone([int(pid) for pid in line.split()[2:]])
+
+
+def test_a_kept_job_is_started_again_after_a_kill_and_sigterm_ends_it_in_order(tmp_path: Path) -> None:
+    app = endless(tmp_path)
+    options = ("--keep", "--web", "--web-port", "0", "--checkpoint-interval", "100ms")
+    with started([*PROGRAM, "run", f"{app}:flow", *options], tmp_path, in_group=True) as keeper:
+        try:
+            line_with(keeper, r"running .* checkpoints [3-9]")
+            (driver,) = children_of(keeper.pid)
+            os.kill(driver, signal.SIGKILL)
+            page = line_with(keeper, "its page: ").partition("its page: ")[2].split()[0]
+            line_with(keeper, r"running +epoch [2-9] .* checkpoints ([4-9]|\d\d)")
+            for probe in ("readyz", "healthz"):
+                with urllib.request.urlopen(f"{page}{probe}", timeout=DEADLINE_S) as answer:
+                    assert answer.read() == b"running\n"
+            keeper.send_signal(signal.SIGTERM)
+            output, errors = keeper.communicate(timeout=DEADLINE_S)
+        finally:
+            for one in children_of(keeper.pid):
+                os.kill(one, signal.SIGKILL)
+    assert keeper.returncode == 0, errors
+    assert "the job has ended with signal 9; it is started again in 1 s" in errors
+    assert "stopped: the next start" in output
+    assert_exact(committed(tmp_path / "out"))
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that `pid` has started, and that run."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in path.read_text().split()] if path.exists() else []
+
+
 def test_a_flow_that_ends_exits_with_0_and_has_nothing_to_do_afterwards(tmp_path: Path) -> None:
     command = [*PROGRAM, "run", f"{EXAMPLES / 'orders.py'}:flow", "--checkpoint-interval", "100ms"]
     ran = finished(command, tmp_path)
@@ -188,11 +241,13 @@ def test_a_flow_that_ends_exits_with_0_and_has_nothing_to_do_afterwards(tmp_path
     assert "nothing to do" in again.stdout
 
 
-def test_a_flow_that_fails_exits_with_1_and_shows_the_record_and_the_users_traceback(tmp_path: Path) -> None:
+def test_a_flow_that_would_fail_again_exits_with_5_and_shows_record_and_traceback(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     command = [*PROGRAM, "run", "failing.py", "--restart-failures", "0"]
     ran = finished(command, tmp_path)
-    assert ran.returncode == 1
+    assert ran.returncode == 5
     assert "ZeroDivisionError" in ran.stderr
     assert "record: 5" in ran.stderr
     assert "failing.py" in ran.stderr

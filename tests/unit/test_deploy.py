@@ -7,7 +7,9 @@ tests/process/test_manifest_program.py runs the program of the manifest.
 
 from __future__ import annotations
 
+import configparser
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +19,12 @@ import pytest
 import yaml
 
 import crosscut
+from crosscut.cli.exit_codes import FENCED, HOPELESS, INTERRUPTED, MAY_PASS, REFUSED
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 MANIFEST = ROOT / "deploy" / "kubernetes.yaml"
+UNIT = ROOT / "deploy" / "crosscut.service"
 KUBERNETES = ("1.31", "1.37")
 """The oldest and the newest version whose schemas the manifest has to fit."""
 
@@ -122,3 +126,35 @@ def test_the_version_is_written_down_once() -> None:
         if re.search(r"^__version__ *=", path.read_text(), re.MULTILINE)
     ]
     assert found == ["src/crosscut/__init__.py"]
+
+
+# The unit file of systemd.
+
+
+def unit() -> configparser.ConfigParser:
+    found = configparser.ConfigParser(interpolation=None)
+    found.optionxform = str  # type: ignore[assignment, method-assign]
+    found.read_string(UNIT.read_text())
+    return found
+
+
+def test_the_unit_starts_a_job_again_only_after_what_may_pass() -> None:
+    service = unit()["Service"]
+    prevented = {int(code) for code in service["RestartPreventExitStatus"].split()}
+    assert service["Restart"] == "on-failure"
+    assert prevented == {REFUSED, FENCED, HOPELESS, INTERRUPTED} and not prevented & MAY_PASS
+    assert service["KillMode"] == "mixed", "a SIGTERM to the workers would prevent the last checkpoint"
+
+
+def test_systemd_knows_every_key_of_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: it comes with systemd")
+    found = unit()
+    # Its program and user exist where it is installed.
+    found["Service"].update({"ExecStart": "/bin/true", "User": "root"})
+    with (tmp_path / "payments.service").open("w") as file:
+        found.write(file, space_around_delimiters=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "payments.service"], capture_output=True, text=True
+    )
+    assert [line for line in done.stderr.splitlines() if "payments.service" in line] == []

@@ -11,8 +11,10 @@ from typing import Any
 
 import fsspec
 import pytest
+from click.testing import CliRunner
 from tests.unit.test_seen import watched
 
+from crosscut.cli.commands import program
 from crosscut.errors import StoreError
 from crosscut.web.answers import Request
 from crosscut.web.job_list import JobList
@@ -128,3 +130,20 @@ def test_a_store_that_is_gone_is_said(store: Path, jobs: JobList) -> None:
 def test_a_store_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="can't be listed: FileNotFoundError"):
         JobList(str(tmp_path / "missing"))
+
+
+def test_jobs_are_listed_in_a_terminal(store: Path) -> None:
+    found = CliRunner().invoke(program, ["ls", str(store)], env={"COLUMNS": "200"})
+    assert found.exit_code == 0, found.output
+    title, *lines = found.output.splitlines()
+    assert title.split()[:3] == ["directory", "job", "status"]
+    assert [line.split()[0] for line in lines] == ["clicks", "payments"]
+    assert all(" running " in line and " ago " in line for line in lines)
+    data = json.loads(CliRunner().invoke(program, ["ls", "--json", str(store)]).output)
+    assert [one["directory"] for one in data["jobs"]] == ["clicks", "payments"]
+    (store / "clicks" / NAME).write_text("{")
+    assert "unreadable" in CliRunner().invoke(program, ["ls", str(store)]).output
+    empty = CliRunner().invoke(program, ["ls", str(store / "no job")])
+    assert "there is no job in" in empty.output and empty.exit_code == 0
+    missing = CliRunner().invoke(program, ["ls", str(store / "missing")])
+    assert missing.exit_code == 2 and "can't be listed" in missing.output

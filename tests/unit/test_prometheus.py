@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from tests.simulation.conversation import CAUSE, K0, K1, S0, S1, at
@@ -28,6 +29,7 @@ from crosscut.web.prometheus import exposed
 
 ROOT = Path(__file__).parents[2]
 BOARD = json.loads((ROOT / "docs" / "grafana" / "crosscut.json").read_text())
+ALERTS = ROOT / "docs" / "prometheus" / "alerts.yaml"
 N1 = CheckpointId(1)
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -186,3 +188,15 @@ def test_a_name_with_quotes_is_a_label_and_no_more(metrics: JobMetrics) -> None:
     seen = samples(replace(metrics, name=hostile))
     assert "crosscut_evil" not in seen
     assert {labels["job"] for labels, _ in seen["crosscut_epoch"]} == {hostile}
+
+
+def test_alerts_ask_for_metrics_that_are_there_and_each_has_a_runbook(metrics: JobMetrics) -> None:
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    found = set(samples(metrics))
+    headings = re.findall(r"^### (\w+)$", (ROOT / "docs/guide/operations.md").read_text(), re.MULTILINE)
+    for rule in group["rules"]:
+        asked = re.findall(r"crosscut_\w+", rule["expr"])
+        assert asked and set(asked) <= found, rule["alert"]
+        assert rule["annotations"]["runbook"] == f"docs/guide/operations.md#{rule['alert'].lower()}"
+        assert rule["alert"] in headings
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 7

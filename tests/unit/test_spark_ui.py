@@ -91,7 +91,9 @@ def test_on_yarn_it_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
 
 def seeing(spark: Any, directory: Path) -> Seeing:
     settings = cc.Settings(web=True, web_port=0, web_in_spark_ui=True)
-    return Seeing("payments", Watched().metrics, MagicMock(), str(directory), settings, spark)
+    return Seeing(
+        "payments", Watched().metrics, lambda: "running", MagicMock(), str(directory), settings, spark
+    )
 
 
 def test_the_link_leads_to_the_page_itself_once_spark_is_stopped(tmp_path: Path) -> None:

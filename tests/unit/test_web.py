@@ -762,3 +762,30 @@ def test_a_job_that_can_not_be_looked_at_says_why() -> None:
 
     found = Answers(TOKEN, gone, lambda accepted: (b"", "")).answer(request("/api/job"))
     assert (found.status, json.loads(found.body)) == (503, {"said": "the record is gone"})
+
+
+# Probes of a supervisor.
+
+
+@pytest.mark.parametrize(
+    ("status", "healthy", "ready"),
+    [
+        ("starting", 200, 503),
+        ("running", 200, 200),
+        ("claiming", 200, 503),
+        ("finished", 200, 503),
+        ("failed", 503, 503),
+        ("fenced", 503, 503),
+    ],
+)
+def test_probes_need_no_token_and_tell_the_status_alone(status: str, healthy: int, ready: int) -> None:
+    answers = Answers(TOKEN, lambda: b"{}", lambda accepted: (b"", ""), status=lambda: status, is_local=False)
+    for path, code in (("/healthz", healthy), ("/readyz", ready)):
+        answer = answers.answer(Request("GET", path, {"host": "10.0.0.7:4400"}))
+        assert (answer.status, answer.body) == (code, f"{status}\n".encode())
+        assert answers.answer(Request("POST", path, {"host": "10.0.0.7:4400"})).status == 405
+
+
+def test_a_record_that_is_served_has_no_probes() -> None:
+    answers = Answers(TOKEN, lambda: b"{}", lambda accepted: (b"", ""))
+    assert answers.answer(Request("GET", "/healthz", {"host": "127.0.0.1"})).status == 404

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,8 @@ import click
 from crosscut import __version__
 from crosscut.cli.broker import broker
 from crosscut.cli.completion import DIRECTORY, FILE
+from crosscut.cli.exit_codes import FAILED, INTERRUPTED, REFUSED, exit_code
+from crosscut.cli.keeping import KEPT_VARIABLE
 from crosscut.cli.links import page_for_terminal
 from crosscut.cli.option_groups import GroupedCommand
 from crosscut.cli.options import DurationType, settings_from, settings_options
@@ -26,10 +30,6 @@ from crosscut.foundation.urls import shown_url
 if TYPE_CHECKING:
     from crosscut.monitoring.status import JobStatus
 
-FAILED = 1
-REFUSED = 2
-INTERRUPTED = 130
-
 
 class _Program(click.Group):
     """The commands, with what they raise turned into a message and an exit code."""
@@ -39,6 +39,8 @@ class _Program(click.Group):
             return super().invoke(ctx)
         except CrosscutError as error:
             _complain(error, ctx)
+            if ctx.invoked_subcommand == "run":
+                ctx.exit(exit_code(error))
             ctx.exit(FAILED if isinstance(error, JobFailedError) else REFUSED)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
@@ -54,7 +56,7 @@ def program(debug: bool) -> None:
     """Continuous, stateful, exactly-once dataflows in Python on an Apache Spark cluster.
 
     Exit codes: 0: done; 1: the job failed, or the demo's output is wrong; 2: it could not start; 130:
-    interrupted.
+    interrupted. `crosscut run --help` has more.
     """
 
 
@@ -102,8 +104,13 @@ def demo(
 @program.command(name="run", cls=GroupedCommand)
 @click.argument("target", metavar="APP.PY:FLOW", type=FILE)
 @click.option("--plain", is_flag=True, help="Lines instead of a live display, as when this is no terminal.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Run the job in a process of its own; start it again after a failure that may pass.",
+)
 @settings_options()
-def run_flow(target: str, plain: bool, **values: Any) -> None:
+def run_flow(target: str, plain: bool, keep: bool, **values: Any) -> None:
     """Run a flow until it has finished, or until Ctrl-C.
 
     APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
@@ -113,7 +120,15 @@ def run_flow(target: str, plain: bool, **values: Any) -> None:
 
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
+
+    Exit codes: 0: done, or stopped with a last checkpoint; 1: failed, the same start may succeed; 2: could
+    not start, something must be changed; 3: another driver has taken the job over; 4: the checkpoint store
+    can't be reached; 5: failed, and would fail again; 130: ended by a second Ctrl-C.
     """
+    if keep and KEPT_VARIABLE not in os.environ:
+        from crosscut.cli.keeping import keep as keep_running
+
+        sys.exit(keep_running(sys.argv[1:], partial(click.echo, err=True)))
     from crosscut.cli.follow import follow
     from crosscut.cli.logs import logging_of_driver
     from crosscut.cli.target import load_flow
@@ -321,6 +336,19 @@ def web_of_jobs(directory: str, port: int, host: str) -> None:
     from crosscut.cli.seen import serve_jobs
 
     serve_jobs(directory, host, port)
+
+
+@program.command()
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def ls(directory: str, as_json: bool) -> None:
+    """List the jobs whose checkpoint directories are in DIR, by what they have written there last.
+
+    A job that has not written for some seconds has no driver, or can't reach its store.
+    """
+    from crosscut.cli.seen import print_jobs
+
+    print_jobs(directory, as_json=as_json)
 
 
 @program.group()

@@ -38,7 +38,9 @@ class Interrupts:
             signal.signal(number, previous)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        # Supervisors send SIGTERM to a whole group, and again: only Ctrl-C ends at once when it is repeated.
+        if number != signal.SIGTERM or self.count == 0:
+            self.count += 1
 
 
 def follow(

@@ -10,18 +10,22 @@ from typing import Any, get_args
 import click
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 
 from crosscut.cli.links import page_for_terminal
-from crosscut.cli.numbers import overview
+from crosscut.cli.numbers import overview, printable
 from crosscut.cli.view import make_console
 from crosscut.errors import StoreError
+from crosscut.foundation.text import escaped
 from crosscut.foundation.urls import shown_url
 from crosscut.protocol.effects import Outcome
 from crosscut.web.job_list import JobList
 from crosscut.web.page import Page
 from crosscut.web.record import read_record
+from crosscut.web.stored_jobs import StoredJobs
 
 _LOOK_EVERY_S = 1.0
+_NUMBERS = ("last seen", "records/s", "checkpoints", "restarts")
 
 
 def serve(directory: str, host: str, port: int) -> None:
@@ -58,6 +62,50 @@ def serve_jobs(store: str, host: str, port: int) -> None:
         threading.Event().wait()
     finally:
         jobs.close()
+
+
+def print_jobs(store: str, *, as_json: bool) -> None:
+    """Print a line for each job in `store`.
+
+    Raises:
+        StoreError: It can't be listed.
+    """
+    found = StoredJobs(store).lines()
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    if not found["jobs"]:
+        click.echo(f"there is no job in {escaped(found['store'])}")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in (
+        "directory",
+        "job",
+        "status",
+        "last seen",
+        "records/s",
+        "checkpoints",
+        "restarts",
+        "last error",
+    ):
+        table.add_column(title, justify="right" if title in _NUMBERS else "left", overflow="fold")
+    for one in found["jobs"]:
+        is_readable = "age_ms" in one
+        numbers = (
+            (
+                f"{one['age_ms'] / 1_000:,.0f} s ago",
+                f"{one['records_per_second']:,.0f}",
+                f"{one['checkpoints_completed']:,}",
+                f"{one['restarts']:,}",
+            )
+            if is_readable
+            else ("", "", "", "")
+        )
+        texts = (one["directory"], one["name"], one["status"])
+        table.add_row(*map(printable, texts), *numbers, printable(one["last_error"]))
+    make_console().print(table)
+    if found["has_more"]:
+        click.echo(f"only the first {len(found['jobs'])} directories are shown", err=True)
 
 
 def top(directory: str, *, once: bool) -> None:

@@ -40,6 +40,8 @@ _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for na
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _COMMANDS = ("/api/stop", "/api/savepoint")
 _ACTIONS = (*_COMMANDS, "/api/restart", "/api/checkpoint", "/api/state")
+_PROBES = ("/healthz", "/readyz")
+_FAILED = ("failed", "fenced")
 _FORWARDED_HOST = re.compile(r'(?:^|[;,\s])host="?([^";,\s]+)', re.IGNORECASE)
 _UNDER = re.compile(r"/crosscut/([^/]+)(/.*)?")
 """Where Spark's UI has the page. It tells the page so, and keeps what follows."""
@@ -130,6 +132,7 @@ class Answers:
         in_spark_ui: Spark's UI has the page, too, under `/crosscut/` and a name.
         command_token: As `token`; commands of the same user send it.
         has_page: Else there is nothing to look at, and only what commands ask for is answered.
+        status: Returns the phase of the job, or how it has ended; None: there are no probes.
     """
 
     def __init__(
@@ -144,7 +147,9 @@ class Answers:
         in_spark_ui: bool = False,
         command_token: str = "",
         has_page: bool = True,
+        status: Callable[[], str] | None = None,
     ) -> None:
+        self._status = status
         proxy = urlsplit(url)
         self._in_spark_ui = in_spark_ui
         # As browsers write it, whatever the user has written.
@@ -186,6 +191,8 @@ class Answers:
                 return self._file("/", request.method, within=f"./{name}/")
         if path in self._static:
             return self._file(path, request.method)
+        if path in _PROBES and self._status is not None:
+            return _probed(path, request.method, self._status())
         if path not in self._served:
             return message(404, "there is no such page")
         if not self.is_admitted(request):
@@ -281,6 +288,14 @@ class Answers:
             return message(400, "the body is not JSON")
         except (CrosscutError, OSError) as error:
             return message(409, str(error))
+
+
+def _probed(path: str, method: str, status: str) -> Answer:
+    # Probes have no token; the status of the job is all that they are told.
+    if method not in ("GET", "HEAD"):
+        return message(405, "expected GET")
+    is_fine = status == "running" if path == "/readyz" else status not in _FAILED
+    return Answer(200 if is_fine else 503, "text/plain; charset=utf-8", f"{status}\n".encode())
 
 
 def _name_of(host: str) -> str:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
 from urllib.parse import unquote
 
-import fsspec
-
 from crosscut.errors import StoreError
-from crosscut.foundation.urls import local_path, shown_url
 from crosscut.web.answers import HEADERS, Answer, Answers, Request, message
 from crosscut.web.page import LOOPBACK, chosen_token, encoded_document
-from crosscut.web.record import NAME, read_record
+from crosscut.web.record import read_record
 from crosscut.web.server import PageServer
 from crosscut.web.shared import Shared
-
-JOBS_MAX = 500
-"""Directories that are looked into."""
+from crosscut.web.stored_jobs import StoredJobs
 
 _UNDER = "/jobs/"
 _STATIC = {
@@ -60,7 +52,7 @@ class JobList:
         port: int = 0,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._jobs = StoredJobs(store)
         self._host = host
         self._token = chosen_token()
         self._list = Shared(self._encoded_list, clock_s)
@@ -71,7 +63,7 @@ class JobList:
         self._gate = Answers(self._token, lambda: b"", lambda accepted: (b"", ""), is_local=self._is_local)
         static = files("crosscut.web") / "static"
         self._static = {path: ((static / name).read_bytes(), kind) for path, (name, kind) in _STATIC.items()}
-        self._directories()
+        self._jobs.directories()
         self._server = PageServer(host, port, self)
 
     @property
@@ -127,8 +119,8 @@ class JobList:
 
     def _page_of(self, name: str) -> Answers | None:
         """Return what answers for the job in the directory of this name, None if there is none."""
-        if name not in self._pages and name in self._directories()[0]:
-            directory = self._path(name)
+        if name not in self._pages and name in self._jobs.directories()[0]:
+            directory = self._jobs.path_of(name)
             self._pages[name] = Answers(
                 self._token,
                 Shared(lambda: encoded_document(read_record(directory), can_act=False), self._clock_s),
@@ -137,70 +129,5 @@ class JobList:
             )
         return self._pages.get(name)
 
-    def _path(self, name: str) -> str:
-        return f"{self._store.rstrip('/')}/{name}"
-
-    def _directories(self) -> tuple[list[str], bool]:
-        """Return the names of directories with a record, and whether more are there than it looks into."""
-        try:
-            found, is_job = self._listed()
-            # Of another name no link can be made.
-            names = [one for one in found if one.isprintable()]
-            jobs = [one for one in names[:JOBS_MAX] if is_job(one)]
-        except (OSError, ImportError, ValueError) as error:
-            shown = shown_url(self._store)
-            raise StoreError(f"{shown} can't be listed: {type(error).__name__}: {error}") from None
-        return jobs, len(names) > JOBS_MAX
-
-    def _listed(self) -> tuple[list[str], Callable[[str], bool]]:
-        """Return the names of all directories, sorted, and what tells whether one holds a record."""
-        local = local_path(self._store)
-        if local is not None:
-            names = sorted(one.name for one in os.scandir(local) if one.is_dir())
-            return names, lambda name: os.path.lexists(os.path.join(local, name, NAME))
-        system, root = fsspec.core.url_to_fs(self._store)
-        system.invalidate_cache(root)
-        listed = system.ls(root, detail=True)
-        names = sorted(
-            os.path.basename(one["name"].rstrip("/")) for one in listed if one["type"] == "directory"
-        )
-        return names, lambda name: bool(system.exists(f"{root.rstrip('/')}/{name}/{NAME}"))
-
     def _encoded_list(self) -> bytes:
-        names, has_more = self._directories()
-        document = {
-            "store": shown_url(self._store),
-            "jobs": [self._line_of(one) for one in names],
-            "has_more": has_more,
-        }
-        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-
-    def _line_of(self, name: str) -> dict[str, Any]:
-        """Return what the list shows of a job; its record is anybody's who can write there."""
-        line = {"directory": name, "name": "", "status": "unreadable", "last_error": ""}
-        try:
-            job = read_record(self._path(name))["job"]
-            summary, causes = job["summary"], [one["cause"] for one in job["errors"]]
-            return {
-                **line,
-                "name": str(job["name"]),
-                "status": str(job["status"]),
-                "age_ms": max(0, int(time.time() * 1_000) - int(job["at_ms"])),
-                "started_ms": int(job["started_ms"]),
-                "records_per_second": _finite(summary["records_per_second"]),
-                "records_read": int(summary["records_read"]),
-                "checkpoints_completed": int(summary["checkpoints_completed"]),
-                "restarts": int(summary["restarts"]),
-                "last_error": f"{causes[-1]['kind']}: {causes[-1]['message']:.300}" if causes else "",
-            }
-        except StoreError as error:
-            return {**line, "last_error": str(error)}
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            return {**line, "last_error": f"the record is of another release: {error!r}"}
-
-
-def _finite(value: Any) -> float:
-    found = float(value)
-    if not math.isfinite(found):
-        raise ValueError(f"{found} is no rate")
-    return found
+        return json.dumps(self._jobs.lines(), separators=(",", ":"), allow_nan=False).encode()

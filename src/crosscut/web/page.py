@@ -74,6 +74,7 @@ class Page:
         url: Where a reverse proxy serves it; "": none does.
         in_spark_ui: Spark's UI serves it, too.
         clock_s: Says how old an answer is.
+        status: As for `Answers`.
 
     Raises:
         SettingsError: No port could be had.
@@ -90,6 +91,7 @@ class Page:
         url: str = "",
         in_spark_ui: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
+        status: Callable[[], str] | None = None,
     ) -> None:
         self._document = document
         self._metrics = metrics
@@ -106,6 +108,7 @@ class Page:
             url=url,
             in_spark_ui=in_spark_ui,
             command_token=self._command_token,
+            status=status,
         )
         self._url = f"{url.rstrip('/')}/" if url else ""
         self._host = host

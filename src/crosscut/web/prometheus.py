@@ -141,6 +141,11 @@ def _of_job(metrics: JobMetrics) -> Iterator[Metric]:
             "By the sources since the beginning; back at a failover",
             summary.records_read,
         ),
+        (
+            "uncommitted_checkpoints",
+            "Completed checkpoints that not all sinks have committed yet",
+            summary.uncommitted,
+        ),
     )
     for name, text, value in gauges:
         yield _family(GaugeMetricFamily, name, text, (), metrics, [((), value)])

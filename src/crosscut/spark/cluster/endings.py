@@ -1,4 +1,4 @@
-"""How a job ends for the program that waits for it: with an error, or with Ctrl-C."""
+"""How a job ends for the program that waits for it: with an error, or with Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from crosscut.errors import (
     ConnectorError,
@@ -50,7 +51,7 @@ def failure_of(name: str, end: EndJob, error: BaseException | None) -> JobFailed
         if issubclass(kind, ConnectorError):
             ids = {"is_permanent": cause.is_permanent, "may_recover": cause.is_transient}
         error = kind(f"job {name!r}: {cause.message}", **ids)
-    failure = JobFailedError(_failure_text(name, cause), cause=cause)
+    failure = JobFailedError(_failure_text(name, cause), cause=cause, outcome=end.outcome)
     failure.__cause__ = error
     return failure
 
@@ -81,3 +82,31 @@ def plain_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Terminated(SystemExit):
+    """SIGTERM has come while the program waits for its job; ends the program with 143, as shells say it."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+@contextmanager
+def termination_raises() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated`, unless the program handles it itself."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        # Supervisors send it again; the job stops already.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

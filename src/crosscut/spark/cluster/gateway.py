@@ -62,8 +62,9 @@ def launch(conf: SparkConf, environment: Mapping[str, str]) -> JavaGateway:
                 env={**without_log_key(os.environ), **environment, **variables},
                 # The JVM ends when this pipe does.
                 stdin=subprocess.PIPE,
-                # Ctrl-C in a terminal reaches the JVM as well.
-                preexec_fn=_ignore_interrupts,
+                # Ctrl-C in a terminal, and the SIGTERM of a supervisor to the whole group, would reach the
+                # JVM as well, and end the workers before a last checkpoint.
+                start_new_session=True,
             )
         try:
             return _connected(process, address)
@@ -130,10 +131,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_END_TIMEOUT_S)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

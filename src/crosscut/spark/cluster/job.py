@@ -32,7 +32,7 @@ from crosscut.protocol.log.entries import CheckpointCompleted, EpochClaimed
 from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Part
 from crosscut.savepoints.writing import WriteFiles
-from crosscut.spark.cluster.endings import failure_of, plain_interrupts
+from crosscut.spark.cluster.endings import Terminated, failure_of, plain_interrupts, termination_raises
 from crosscut.spark.cluster.job_views import Seeing
 
 STOP_ON_INTERRUPT_S = 20.0
@@ -218,6 +218,9 @@ class Job:
         from there), and KeyboardInterrupt is raised again; a second Ctrl-C cancels it. In a notebook an
         interrupt only ends the waiting: the job runs on.
 
+        SIGTERM, unless the program handles it, stops the job in the same way, and then ends the program by
+        SystemExit with 143.
+
         Args:
             timeout: Seconds; None: no limit.
 
@@ -228,10 +231,10 @@ class Job:
             JobFailedError: The job has failed, or another driver has taken it over.
         """
         try:
-            with plain_interrupts():
+            with plain_interrupts(), termination_raises():
                 if not self._run.ended.wait(timeout):
                     return False
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             if kernel_shell() is None:
                 self._interrupted()
             raise

@@ -112,6 +112,7 @@ class Seeing:
         self,
         name: str,
         look: Callable[[], JobMetrics],
+        status: Callable[[], str],
         actions: Actions,
         checkpoint_dir: str,
         settings: Settings,
@@ -140,6 +141,7 @@ class Seeing:
                 port=settings.web_port,
                 url=settings.web_url,
                 in_spark_ui=settings.web_in_spark_ui,
+                status=status,
             )
             if settings.web_port not in (0, self.page.port):
                 LOGGER.warning(

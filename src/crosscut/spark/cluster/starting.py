@@ -135,7 +135,9 @@ def _begin(
         begin_with_savepoint(
             settings.restore_from, flow.name, spec.graph, store, staging, settings, spec.packed
         )
-    seeing = Seeing(flow.name, run.metrics, JobActions(job), job.checkpoint_dir, settings, context)
+    seeing = Seeing(
+        flow.name, run.metrics, lambda: job.status, JobActions(job), job.checkpoint_dir, settings, context
+    )
     return job.begin(
         RunContext(cluster, spec, group, store, network, system_ports()), seeing, holding.release
     )
