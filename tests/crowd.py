@@ -11,7 +11,7 @@ from tests.unit.watched import E1, MS, WALL_MS, Watched
 import crosscut as cc
 from crosscut.foundation.ids import CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.monitoring.metrics import JobMetrics, build_metrics, shown_settings
-from crosscut.monitoring.observer import SeenError, SeenLetter
+from crosscut.monitoring.observer import SeenDeadLetter, SeenError
 from crosscut.monitoring.status import build_status
 from crosscut.monitoring.worker_logs import KEPT_MAX, WorkerLine
 from crosscut.protocol.effects import SendMessage
@@ -153,7 +153,7 @@ class Eventful(Crowd):
     def _complain(self, n: int, at_ms: int) -> None:
         task = self.tasks[n % len(self.tasks)]
         letter = ShownDeadLetter("text", f"record {n}", f"ValueError: {n}")
-        self.watching.letters.append(SeenLetter(at_ms, E1, task, letter))
+        self.watching.dead_letters.append(SeenDeadLetter(at_ms, E1, task, letter))
         of = CheckpointId(n)
         line = WorkerLine(at_ms, WorkerIndex(0), "WARNING", "payments", f"line {n}", task, E1, of)
         self._lines = [*self._lines, line][-KEPT_MAX:]

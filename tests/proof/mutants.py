@@ -190,15 +190,15 @@ MUTANTS = (
     Mutant(
         "dead letters are committed with the checkpoint before",
         "contracts/refused_records.py",
-        "        return {_RECORDS: handle, _LETTERS: of_letters}",
+        "        return {_RECORDS: handle, _DEAD_LETTERS: dead_letter_handles}",
         "        return handle",
         "tests/conformance/test_refusing_sinks.py",
     ),
     Mutant(
         "refusals of a later transaction are letters of the one before",
         "contracts/refused_records.py",
-        "        letters, self._open = self._open, []\n",
-        "        letters = self._open\n",
+        "        dead_letters, self._open = self._open, []\n",
+        "        dead_letters = self._open\n",
         "tests/conformance/test_refusing_sinks.py",
     ),
     Mutant(

@@ -326,7 +326,7 @@ class Pair:
         for n, kept in self._stored.items():
             one = model.captured[n]
             assert (kept.ended, kept.is_end_forwarded) == (one.ended, one.is_end_forwarded)
-            assert (kept.said is not None) == (one.said and not one.ended), f"{self}: {kept}, {one}"
+            assert (kept.final_progress is not None) == (one.said and not one.ended), f"{self}: {kept}, {one}"
             log = tuple((own.channel.input, *_one(own), own.by_sender) for own in kept.log)  # type: ignore[union-attr]
             assert log == one.log, f"{self} after {action}"
 

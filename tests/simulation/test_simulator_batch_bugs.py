@@ -142,15 +142,15 @@ def with_a_source_that_comes_late(seed: int) -> Options:
 
 
 def what_has_ended_is_told_by_key_group(patch: pytest.MonkeyPatch) -> None:
-    plain_said, plain_end = rescaling._said, Chain.end
+    plain_said, plain_end = rescaling._final_progress, Chain.end
 
     def by_key_group(*arguments: Any, **_: bool) -> tuple[bool, JSON]:
         return plain_said(*arguments, is_keyed=True, is_dealt=False)
 
-    def keeps_held(self: Chain, *, is_said: bool = False) -> Iterator[None]:
-        return iter(()) if is_said else plain_end(self)
+    def keeps_held(self: Chain, *, is_emitted: bool = False) -> Iterator[None]:
+        return iter(()) if is_emitted else plain_end(self)
 
-    patch.setattr(rescaling, "_said", by_key_group)
+    patch.setattr(rescaling, "_final_progress", by_key_group)
     patch.setattr(Chain, "end", keeps_held)
 
 

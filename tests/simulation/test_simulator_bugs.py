@@ -401,15 +401,15 @@ def end_told_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
     plain = TaskEnding.begin
 
     def begin(self: TaskEnding, *, waits: bool = False) -> bool:
-        self._chain.said = (0, "")
-        self.is_said = False
+        self._chain.final_progress = (0, "")
+        self.is_emitted = False
         return plain(self, waits=waits)
 
     patch.setattr(TaskEnding, "begin", begin)
 
 
 def final_results_said_again_from_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(task_module, "read_said", lambda said: ((0, ""), []))
+    patch.setattr(task_module, "read_final_progress", lambda said: ((0, ""), []))
 
 
 def final_results_in_the_order_of_a_dict(patch: pytest.MonkeyPatch) -> None:
@@ -1030,19 +1030,19 @@ def transactions_of_a_task_that_is_gone_forgotten(patch: pytest.MonkeyPatch) -> 
 
 
 def final_results_of_an_heir_said_from_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rescaling, "combined_said", lambda before, mine: rescaling.FinalProgress())
+    patch.setattr(rescaling, "combined_final_progress", lambda before, mine: rescaling.FinalProgress())
 
 
 def final_results_of_an_heir_taken_as_said(patch: pytest.MonkeyPatch) -> None:
     """One of those that had its groups had said everything."""
-    plain = rescaling.combined_said
+    plain = rescaling.combined_final_progress
 
     def combined(before: Any, mine: range) -> rescaling.FinalProgress:
         found = list(before)
-        is_any = any(place == rescaling.ALL_SAID for _, place in found)
+        is_any = any(place == rescaling.ALL_EMITTED for _, place in found)
         return rescaling.FinalProgress(ended=True) if is_any else plain(found, mine)
 
-    patch.setattr(rescaling, "combined_said", combined)
+    patch.setattr(rescaling, "combined_final_progress", combined)
 
 
 ANY = tuple(GRAPHS)

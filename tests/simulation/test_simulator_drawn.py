@@ -56,13 +56,13 @@ def sometimes() -> Iterator[Counter[str]]:
             found["early result"] += len(batch)
             yield batch
 
-    plain_say_early = AlignedWindows._say_early
+    plain_say_early = AlignedWindows._emit_early
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, TimedOperator, "_late", "late record set aside")
         watch(patch, AlignedWindows, "_add_to_kept", "late record within the allowed lateness")
         watch(patch, AlignedWindows, "_give_up", "window past the allowed lateness")
         watch(patch, FirstByEventTime, "on_timer", "key that deduplicate forgets")
-        patch.setattr(AlignedWindows, "_say_early", say_early)
+        patch.setattr(AlignedWindows, "_emit_early", say_early)
         yield found
 
 
@@ -316,7 +316,7 @@ def test_a_record_without_a_key_that_is_no_dead_letter_is_missed(monkeypatch: py
 
     def forgetting(self: AttemptedKeys, batch: Batch) -> Batch:
         found = process(self, batch)
-        self._letters.take()
+        self._sides.take()
         return found
 
     monkeypatch.setattr(AttemptedKeys, "process", forgetting)

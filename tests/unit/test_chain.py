@@ -195,10 +195,10 @@ def test_what_is_held_of_records_that_come_again_is_sent_though_the_end_has_been
     """P3: a task that has ended, as its snapshot says, may still be given records of others."""
     for is_said, said in [(False, (0, "")), (True, (0, "")), (False, (2, ""))]:
         site = Site(KeyBy("key", lambda n: n % 2, keys_only=False), CombinedCount("fold", "key"))
-        site.chain.said = said
+        site.chain.final_progress = said
         site.process([1, 2, 3])
         assert site.out == []
         site.chain.begin(1_000)
-        for _ in site.chain.end(is_said=is_said):
+        for _ in site.chain.end(is_emitted=is_said):
             site.chain.begin(1_000)
         assert sorted(site.out) == [1, 2]

@@ -35,15 +35,15 @@ def test_what_has_ended_by_key_group_everywhere_is_found(
 ) -> None:
     """A planted bug: tasks that are dealt splits anew go on from those that had the same keys, and one that
     has ended sends nothing of what comes again."""
-    plain_said, plain_end = rescaling._said, Chain.end
+    plain_said, plain_end = rescaling._final_progress, Chain.end
 
     def by_key_group(*arguments: Any, **_: bool) -> tuple[bool, JSON]:
         return plain_said(*arguments, is_keyed=True, is_dealt=False)
 
-    def keeps_held(self: Chain, *, is_said: bool) -> Iterator[None]:
-        return iter(()) if is_said else plain_end(self)
+    def keeps_held(self: Chain, *, is_emitted: bool) -> Iterator[None]:
+        return iter(()) if is_emitted else plain_end(self)
 
-    monkeypatch.setattr(rescaling, "_said", by_key_group)
+    monkeypatch.setattr(rescaling, "_final_progress", by_key_group)
     monkeypatch.setattr(Chain, "end", keeps_held)
     assert ": sink " in run_rescaled(seed, tmp_path)
 

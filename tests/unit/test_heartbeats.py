@@ -5,7 +5,7 @@ import pytest
 from crosscut.net.control import (
     HEARTBEATS_PER_S_MAX,
     HEARTBEATS_PER_TIMEOUT,
-    HeartbeatPace,
+    HeartbeatSchedule,
     heartbeat_interval_s,
 )
 
@@ -28,7 +28,7 @@ def test_many_workers_leave_the_coordinator_time_for_other_things(parallelism: i
 
 def beats(cost_ms: float, load: float, timeout_s: float = 10) -> float:
     """Return how often a worker beats in the end that uses such a share of a processor."""
-    pace, now_ns, used_ns, interval_s = HeartbeatPace(timeout_s, 2), 0, 0, 0.0
+    pace, now_ns, used_ns, interval_s = HeartbeatSchedule(timeout_s, 2), 0, 0, 0.0
     for _ in range(20):
         cost_ns = int(cost_ms * 1e6)
         interval_s = pace.next_s(now_ns, used_ns, used_ns + cost_ns)
@@ -55,13 +55,13 @@ def test_a_worker_with_nothing_to_do_or_much_to_say_is_known_alive_all_the_same(
 
 
 def test_a_heartbeat_that_was_held_up_once_puts_off_none() -> None:
-    pace = HeartbeatPace(10, 2)
+    pace = HeartbeatSchedule(10, 2)
     assert pace.next_s(0, 0, 100_000) == 0.1
     assert pace.next_s(100_000_000, 100_000_000, 150_000_000) == 0.1
 
 
 def test_what_most_heartbeats_cost_counts_and_not_the_cheapest() -> None:
-    pace, found = HeartbeatPace(10, 2), 0.0
+    pace, found = HeartbeatSchedule(10, 2), 0.0
     for beat, cost_ms in enumerate((1, 3, 3, 1, 3, 3, 1, 3)):
         at_ns = beat * 1_000_000_000
         found = pace.next_s(at_ns, at_ns, at_ns + cost_ms * 1_000_000)

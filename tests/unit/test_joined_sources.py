@@ -142,7 +142,7 @@ def test_a_source_that_had_nothing_to_read_since_it_said_how_far_it_is_keeps_nob
     assert task.reached == SourceReached(L0, None), "it has read all that there was"
     task.run()
     assert task.reached == SourceReached(L0, None)
-    task.reached_said()
+    task.note_reached_sent()
     task.run()
     assert task.reached == SourceReached(L0, 4), "it has always had something since"
 

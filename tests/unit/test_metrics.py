@@ -16,7 +16,7 @@ from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId, Worke
 from crosscut.foundation.timestamps import END_OF_TIME
 from crosscut.monitoring.meter import Meter, TaskRates, TaskTotals
 from crosscut.monitoring.metrics import JobMetrics, build_metrics, shown_settings
-from crosscut.monitoring.observer import LETTERS_MAX, Seen
+from crosscut.monitoring.observer import DEAD_LETTERS_MAX, Seen
 from crosscut.monitoring.plain import plain
 from crosscut.monitoring.status import Observations, build_status
 from crosscut.monitoring.traces import CheckpointTraces
@@ -417,14 +417,14 @@ def test_a_restart_that_is_asked_for_is_a_failover_and_no_error() -> None:
 def test_dead_letters_are_remembered_the_newest_of_them_and_each_once() -> None:
     talk = Watched()
     talk.running()
-    for number in range(LETTERS_MAX + 20):
+    for number in range(DEAD_LETTERS_MAX + 20):
         letters = (ShownDeadLetter("parse", f"<b>{number}</b>", "ValueError: no"),)
         batch = TaskStatistics(S0, letters=letters)
         # A batch's counters are said again until the next one has some.
         talk.at(number).message(0, WorkerHeartbeat(E1, (batch, TaskStatistics(K0))))
         talk.message(0, WorkerHeartbeat(E1, (batch, TaskStatistics(K0))))
     seen = talk.metrics().dead_letters
-    assert [one.letter.record for one in seen] == [f"<b>{n}</b>" for n in range(20, LETTERS_MAX + 20)]
+    assert [one.letter.record for one in seen] == [f"<b>{n}</b>" for n in range(20, DEAD_LETTERS_MAX + 20)]
     assert (seen[0].task, seen[0].at_ms, seen[0].epoch) == (S0, WALL_MS + 20, E1)
 
 

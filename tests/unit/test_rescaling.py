@@ -16,18 +16,18 @@ from crosscut.foundation.keys import groups_of_task
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import KnownCommitted, Part, PendingTransaction, Snapshot, TaskSnapshot
 from crosscut.protocol.splits.rescaling import (
-    ALL_SAID,
+    ALL_EMITTED,
     FinalProgress,
     Reached,
     StateAssignment,
     by_worker,
-    combined_said,
+    combined_final_progress,
+    final_progress_ranges,
     parallelism_of,
-    read_said,
+    read_final_progress,
     rescaled,
     retired,
-    said_ranges,
-    shown_said,
+    shown_final_progress,
     state_assignment,
     wholly_taken,
     writers,
@@ -193,13 +193,13 @@ def test_counters_add_up_to_what_they_were(before: int, after: int) -> None:
 
 # How far final results have been said.
 
-PLACES = st.sampled_from([(0, ""), (0, "3"), (0, "7"), ALL_SAID])
+PLACES = st.sampled_from([(0, ""), (0, "3"), (0, "7"), ALL_EMITTED])
 
 
 def said_by_group(snapshots: list[Snapshot]) -> dict[int, tuple[int, str]]:
     found = {}
     for index, one in enumerate(snapshots):
-        for groups, place in said_ranges(one, groups_of_task(index, GROUPS, len(snapshots))):
+        for groups, place in final_progress_ranges(one, groups_of_task(index, GROUPS, len(snapshots))):
             for group in groups:
                 assert group not in found
                 found[group] = place
@@ -207,7 +207,7 @@ def said_by_group(snapshots: list[Snapshot]) -> dict[int, tuple[int, str]]:
 
 
 def snapshot_that_said(place: tuple[int, str]) -> Snapshot:
-    return Snapshot(ended=True) if place == ALL_SAID else Snapshot(said=shown_said(place, ()))
+    return Snapshot(ended=True) if place == ALL_EMITTED else Snapshot(said=shown_final_progress(place, ()))
 
 
 @given(st.lists(PLACES, min_size=1, max_size=6), st.lists(st.integers(1, 6), min_size=1, max_size=4))
@@ -227,10 +227,10 @@ def test_what_has_been_said_of_a_key_group_is_known_after_any_changes(
 def test_where_input_is_not_by_key_a_task_has_said_only_what_all_before_it_had(edges: Any) -> None:
     """P3: a split that has not ended may come to any of them, and records on a forward edge too."""
     for places, reached in [
-        ([ALL_SAID, (0, "")], (False, None)),
-        ([ALL_SAID, (1, "3")], (False, [1, "3"])),
+        ([ALL_EMITTED, (0, "")], (False, None)),
+        ([ALL_EMITTED, (1, "3")], (False, [1, "3"])),
         ([(0, "7"), (0, "3")], (False, [0, "3"])),
-        ([ALL_SAID, ALL_SAID], (True, None)),
+        ([ALL_EMITTED, ALL_EMITTED], (True, None)),
     ]:
         said = [snapshot_that_said(one) for one in places]
         before = checkpoint(2, counts=said, source=[Snapshot()] * 2)
@@ -245,33 +245,36 @@ def test_a_task_that_has_input_of_both_kinds_has_ended_only_if_all_before_it_had
     others = [Snapshot(), Snapshot()]
     before = checkpoint(2, counts=[Snapshot(ended=True), Snapshot()], source=others, out=others)
     first, *_ = of(rescaled(before, 4, GROUPS, edges), COUNTS)
-    assert (first.ended, read_said(first.said)) == (False, ((0, ""), [(range(3), ALL_SAID)]))
+    assert (first.ended, read_final_progress(first.said)) == (False, ((0, ""), [(range(3), ALL_EMITTED)]))
     keyed, *_ = of(rescaled(before, 4, GROUPS, edges[:1]), COUNTS)
     assert keyed.ended
 
 
 def test_a_task_that_goes_on_saying_carries_all_its_groups_along() -> None:
-    progress = combined_said([(range(4), (0, "5")), (range(4, 8), ALL_SAID)], range(2, 8))
+    progress = combined_final_progress([(range(4), (0, "5")), (range(4, 8), ALL_EMITTED)], range(2, 8))
     assert not progress.ended
-    assert read_said(progress.said) == ((0, ""), [(range(2, 4), (0, "5")), (range(4, 8), ALL_SAID)])
-    own, before = (0, "6"), read_said(progress.said)[1]
-    later = Snapshot(said=shown_said(own, before))
-    assert said_ranges(later, range(2, 8)) == [(range(2, 4), (0, "6")), (range(4, 8), ALL_SAID)]
+    assert read_final_progress(progress.position) == (
+        (0, ""),
+        [(range(2, 4), (0, "5")), (range(4, 8), ALL_EMITTED)],
+    )
+    own, before = (0, "6"), read_final_progress(progress.position)[1]
+    later = Snapshot(said=shown_final_progress(own, before))
+    assert final_progress_ranges(later, range(2, 8)) == [(range(2, 4), (0, "6")), (range(4, 8), ALL_EMITTED)]
 
 
 def test_a_task_has_said_everything_only_if_all_had_whose_groups_it_has() -> None:
     def combined(first: Reached, second: Reached, mine: range) -> FinalProgress:
-        return combined_said([(range(4), first), (range(4, 8), second)], mine)
+        return combined_final_progress([(range(4), first), (range(4, 8), second)], mine)
 
-    assert combined(ALL_SAID, ALL_SAID, range(2, 6)) == FinalProgress(ended=True)
+    assert combined(ALL_EMITTED, ALL_EMITTED, range(2, 6)) == FinalProgress(ended=True)
     assert combined((0, "5"), (0, "5"), range(2, 6)) == FinalProgress([0, "5"])
-    assert combined((0, ""), ALL_SAID, range(4)) == FinalProgress()
+    assert combined((0, ""), ALL_EMITTED, range(4)) == FinalProgress()
 
 
 @pytest.mark.parametrize("said", [7, [1], ["a", 0], [0, "a", 3], [0, "a", [[1, 2]]]])
 def test_progress_that_is_none_is_named(said: Any) -> None:
     with pytest.raises(StateError, match=r"expected \[operator, ordinal\]"):
-        read_said(said)
+        read_final_progress(said)
 
 
 # What an epoch starts with.

@@ -291,7 +291,7 @@ def test_a_barrier_passes_in_the_midst_of_what_the_operators_say_and_a_restore_g
     task.run()
     assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
     (asked_for,) = asked(task)
-    assert asked_for == StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))
+    assert asked_for == StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, final_progress=[0, "1"]))
     task.snapshots.stored(N1, None, 0)
     assert said(task) == [acknowledged(N1, 0, records_out=1, said=[0, "1"])]
     restored = task_of(Tail(["a"], ["b"], ["c"]), inputs=(A,), restored=Snapshot(said=[0, "1"]))
@@ -307,7 +307,7 @@ def test_a_restored_task_that_has_not_had_its_end_again_keeps_how_far_it_had_com
     task = task_of(Tail(["a"], ["b"]), inputs=(A,), restored=Snapshot(said=[0, "1"]))
     offer(task, A, Barrier(N1))
     work(task)
-    assert asked(task) == [StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, said=[0, "1"]))]
+    assert asked(task) == [StoreFrozen(FrozenTask(N1, CheckpointId(0), None, False, final_progress=[0, "1"]))]
 
 
 def test_a_task_that_stands_still_says_nothing_of_the_end_either() -> None:
@@ -390,7 +390,7 @@ def test_a_trigger_while_the_operators_are_ending_is_answered_in_the_midst_of_it
     task.snapshots.trigger(N1)
     assert sent(task) == [(X, ["a"]), (X, Barrier(N1))]
     (stored,) = asked(task)
-    assert stored.frozen.said == [0, "1"]
+    assert stored.frozen.final_progress == [0, "1"]
     work(task)
     assert sent(task) == [(X, ["b"]), (X, END)]
     assert said(task) == [SourceDrained(EPOCH, HERE)]
@@ -409,7 +409,7 @@ def test_a_barrier_while_the_operators_are_ending_forces_nothing_out_and_overtak
         task.snapshots.alignment_timed_out(N1)
     assert sent(task) == [(X, Barrier(N1)), (X, ["a"])]
     (stored,) = (one for one in asked(task) if isinstance(one, StoreFrozen))
-    assert stored.frozen.said == [0, "1"]
+    assert stored.frozen.final_progress == [0, "1"]
     assert [one.rows for one in stored.frozen.log] == [1], "what it has overtaken has been said"
     assert (task.has_work, task.snapshots.are_awaited) == (True, False)
     work(task)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from crosscut.cli.checkpoints import plain_table
 from crosscut.contracts.connectors import HeldData, SinkContext
-from crosscut.contracts.refused_records import is_of_letters_alone, letters_uid
+from crosscut.contracts.refused_records import dead_letters_uid, is_of_dead_letters_alone
 from crosscut.driver.dropping import drop_output
 from crosscut.errors import ConnectorError, FlowError, StoreError
 from crosscut.flow.flow import Flow
@@ -119,7 +119,7 @@ def _with_states(found: Unfinished, flow: Flow | None) -> Iterator[tuple[Pending
     for one in found.pending:
         state = "pending or committed"
         if visible is not None:
-            found_there = visible[is_of_letters_alone(one.transaction.handle)].get(one.task, 0)
+            found_there = visible[is_of_dead_letters_alone(one.transaction.handle)].get(one.task, 0)
             state = "committed" if found_there >= one.transaction.checkpoint_id else "pending"
         yield one, state
 
@@ -128,18 +128,18 @@ def _visible(found: Unfinished, flow: Flow) -> tuple[dict[TaskId, CheckpointId],
     """Return up to where the output of each task is visible: of its records, and of its dead letters."""
     lineage = found.claims[-1].lineage
     records: dict[TaskId, CheckpointId] = {}
-    letters: dict[TaskId, CheckpointId] = {}
+    dead_letters: dict[TaskId, CheckpointId] = {}
     graph = flow.compile(found.claims[-1].parallelism, found.claims[-1].max_parallelism)
     for vertex in graph.vertices:
         if vertex.sink is None:
             continue
         uid = vertex.chain[-1].uid
-        visible = {uid: records, letters_uid(uid): letters}
+        visible = {uid: records, dead_letters_uid(uid): dead_letters}
         for one in vertex.sink.sink.committed():
             if one.lineage == lineage and one.task.vertex == vertex.vertex_id and one.sink_uid in visible:
                 mine = visible[one.sink_uid]
                 mine[one.task] = max(mine.get(one.task, CheckpointId(0)), one.checkpoint_id)
-    return records, letters
+    return records, dead_letters
 
 
 def _short(text: str) -> str:

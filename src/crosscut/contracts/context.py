@@ -43,10 +43,10 @@ class Context:
         metrics: Counters, gauges and histograms of this operator: see `Metrics`.
     """
 
-    __slots__ = ("_clocks", "_say", "key", "metrics", "timestamp", "watermark")
+    __slots__ = ("_clocks", "_emit", "key", "metrics", "timestamp", "watermark")
 
-    def __init__(self, say: Callable[[str, Any, int | None], None], clocks: Clocks | None = None) -> None:
-        self._say = say
+    def __init__(self, emit: Callable[[str, Any, int | None], None], clocks: Clocks | None = None) -> None:
+        self._emit = emit
         self._clocks = clocks
         self.key: Any = ABSENT
         self.timestamp: int | None = None
@@ -59,7 +59,7 @@ class Context:
         Raises:
             FlowError: No stream reads that name, so the record would be lost.
         """
-        self._say(name, record, self.timestamp)
+        self._emit(name, record, self.timestamp)
 
     def leave_key(self) -> None:
         """The next record has no key."""

@@ -47,7 +47,8 @@ class SetsAside:
     """Part of a process that writes dead letters itself, in a thread of its own.
 
     Attributes:
-        on_letter: Called with each letter, and how many there are in this epoch; by any thread. For people.
+        on_dead_letter: Called with each dead letter and their number in this epoch, by any thread; for the
+            status.
     """
 
-    on_letter: Callable[[DeadLetter, int], None] | None = None
+    on_dead_letter: Callable[[DeadLetter, int], None] | None = None

@@ -30,7 +30,7 @@ from crosscut.contracts.dead_letters import DeadLetter, SetsAside
 from crosscut.errors import ConnectorError
 from crosscut.foundation.ids import NAME_CHARACTERS_MAX, CheckpointId
 
-_LETTERS = "crosscut dead letters"
+_DEAD_LETTERS = "crosscut dead letters"
 _RECORDS = "records"
 _HEAD = b"crosscut dead letters\n"
 _LENGTH_BYTES = 8
@@ -38,17 +38,17 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, eq=False)
 class SinkWithDeadLetters(Sink[Any]):
-    """`sink`, whose refused records go to `letters` as `crosscut.DeadLetter`.
+    """`sink`, whose refused records go to `dead_letters` as `crosscut.DeadLetter`.
 
     In all that a job knows it by, it is `sink`: it may be added to a job that has run without it, and taken
     away again once nothing is pending.
     """
 
     sink: Sink[Any]
-    letters: Sink[Any]
+    dead_letters: Sink[Any]
 
     def __repr__(self) -> str:
-        return f"{self.sink!r} with dead letters to {self.letters!r}"
+        return f"{self.sink!r} with dead letters to {self.dead_letters!r}"
 
     @property
     def guarantee(self) -> Guarantee:
@@ -58,7 +58,7 @@ class SinkWithDeadLetters(Sink[Any]):
     @property
     def shows_at_once(self) -> bool:
         """Whether one of both does."""
-        return self.sink.shows_at_once or self.letters.shows_at_once
+        return self.sink.shows_at_once or self.dead_letters.shows_at_once
 
     @property
     def has_one_task(self) -> bool:
@@ -68,7 +68,7 @@ class SinkWithDeadLetters(Sink[Any]):
     def check(self) -> None:
         """Check both."""
         self.sink.check()
-        self.letters.check()
+        self.dead_letters.check()
 
     def describe(self) -> str:
         """Return where the records go."""
@@ -76,40 +76,40 @@ class SinkWithDeadLetters(Sink[Any]):
 
     def committed(self) -> Sequence[CommittedOutput]:
         """Return what both remember."""
-        return (*self.sink.committed(), *self.letters.committed())
+        return (*self.sink.committed(), *self.dead_letters.committed())
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
-        return WriterWithDeadLetters(self.sink, self.letters, context)
+        return WriterWithDeadLetters(self.sink, self.dead_letters, context)
 
 
 class WriterWithDeadLetters(SinkWriter, SetsAside):
     """See the module. Refusals at a commit are letters of a third writer, which commits at once."""
 
-    def __init__(self, sink: Sink[Any], letters: Sink[Any], context: SinkContext) -> None:
+    def __init__(self, sink: Sink[Any], dead_letters: Sink[Any], context: SinkContext) -> None:
         self._uid = context.sink_uid
         self._at_commit: list[DeadLetter] = []
         self._writer = sink.writer(
             replace(
                 context,
-                held=_Share(context.held, is_of_letters=False),
-                progress=_ProgressAfterLetters(context.progress, self._at_commit),
+                held=_Share(context.held, is_of_dead_letters=False),
+                progress=_ProgressAfterDeadLetters(context.progress, self._at_commit),
             )
         )
         # A task has one note of its progress, which is that of its records.
         context = replace(context, progress=CommitProgress())
-        self._letters = letters.writer(
+        self._dead_letter_writer = dead_letters.writer(
             replace(
                 context,
-                sink_uid=letters_uid(context.sink_uid),
-                held=_Share(context.held, is_of_letters=True),
+                sink_uid=dead_letters_uid(context.sink_uid),
+                held=_Share(context.held, is_of_dead_letters=True),
             )
         )
         # What is refused at a commit belongs to no transaction that a snapshot could hold. Its writer is one
         # of this epoch alone: the memory of a logical task says that all of the restored checkpoint is
         # there, and letters of that very checkpoint may come while it is committed again.
         self._late_held = HeldData()
-        self._late_sink = letters
+        self._late_sink = dead_letters
         self._late_context = replace(
             context,
             sink_uid=_uid_with(context.sink_uid, f"-dead-letters-at-commit-{context.epoch}"),
@@ -124,18 +124,18 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         self._writer.set_aside = self._set_aside
 
     def _set_aside(self, record: Any, reason: str) -> None:
-        letter = DeadLetter(record, reason, self._uid)
-        getattr(self._target, "letters", self._open).append(letter)
-        if self.on_letter is not None:
-            self.on_letter(letter, next(self._count))
+        dead_letter = DeadLetter(record, reason, self._uid)
+        getattr(self._target, "dead_letters", self._open).append(dead_letter)
+        if self.on_dead_letter is not None:
+            self.on_dead_letter(dead_letter, next(self._count))
 
     @contextmanager
-    def _refusals_to(self, letters: list[DeadLetter]) -> Iterator[None]:
-        self._target.letters = letters
+    def _refusals_to(self, dead_letters: list[DeadLetter]) -> Iterator[None]:
+        self._target.dead_letters = dead_letters
         try:
             yield
         finally:
-            del self._target.letters
+            del self._target.dead_letters
 
     # Writing.
 
@@ -146,35 +146,35 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
         transaction = self._writer.rotate(checkpoint_id)
         if transaction is None and not self._open:
             return None
-        letters, self._open = self._open, []
-        return checkpoint_id, transaction, letters
+        dead_letters, self._open = self._open, []
+        return checkpoint_id, transaction, dead_letters
 
     def prepare(self, transaction: Any) -> JSON:
         checkpoint_id, of_records, of_write = transaction
         # It may be prepared again if it fails, and then refuses the same records again.
-        letters: list[DeadLetter] = list(of_write)
-        with self._refusals_to(letters):
+        dead_letters: list[DeadLetter] = list(of_write)
+        with self._refusals_to(dead_letters):
             handle = self._writer.prepare(of_records) if of_records is not None else None
-        if not letters:
+        if not dead_letters:
             return handle
-        of_letters = _staged(self._letters, letters, checkpoint_id)
+        dead_letter_handles = _staged(self._dead_letter_writer, dead_letters, checkpoint_id)
         if of_records is None:
-            return {_LETTERS: of_letters, HAS_NO_RECORDS: True}
-        return {_RECORDS: handle, _LETTERS: of_letters}
+            return {_DEAD_LETTERS: dead_letter_handles, HAS_NO_RECORDS: True}
+        return {_RECORDS: handle, _DEAD_LETTERS: dead_letter_handles}
 
     # Committing.
 
     def recover(self, permit: CommitPermit | None, handles: Sequence[JSON]) -> None:
-        of_records, of_letters = _divided(handles)
-        self._letters.recover(_of_letters(permit), of_letters)
+        of_records, dead_letter_handles = _divided(handles)
+        self._dead_letter_writer.recover(_dead_letter_permit(permit), dead_letter_handles)
         with self._refusals_to(self._at_commit):
             self._writer.recover(permit, of_records)
         if permit is not None:
             self._commit_late(permit)
 
     def commit(self, permit: CommitPermit, handles: Sequence[JSON]) -> None:
-        of_records, of_letters = _divided(handles)
-        self._letters.commit(replace(permit, committed=CheckpointId(0)), of_letters)
+        of_records, dead_letter_handles = _divided(handles)
+        self._dead_letter_writer.commit(replace(permit, committed=CheckpointId(0)), dead_letter_handles)
         with self._refusals_to(self._at_commit):
             self._writer.commit(permit, of_records)
         self._commit_late(permit)
@@ -201,25 +201,25 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
     # Attempts.
 
     def begin_attempt(self, handles: Sequence[JSON]) -> None:
-        of_records, of_letters = _divided(handles)
-        self._letters.begin_attempt(of_letters)
+        of_records, dead_letter_handles = _divided(handles)
+        self._dead_letter_writer.begin_attempt(dead_letter_handles)
         self._writer.begin_attempt(of_records)
 
     def abort(self, handles: Sequence[JSON]) -> None:
-        of_records, of_letters = _divided(handles)
+        of_records, dead_letter_handles = _divided(handles)
         self._writer.abort(of_records)
-        self._letters.abort(of_letters)
+        self._dead_letter_writer.abort(dead_letter_handles)
 
     def sweep(self) -> None:
         self._writer.sweep()
-        self._letters.sweep()
+        self._dead_letter_writer.sweep()
 
     def pending_records(self, handles: Sequence[JSON]) -> Iterator[Any]:
-        of_records, of_letters = _divided(handles)
+        of_records, dead_letter_handles = _divided(handles)
         if of_records:
             yield from self._writer.pending_records(of_records)
-        if of_letters:
-            for one in self._letters.pending_records(of_letters):
+        if dead_letter_handles:
+            for one in self._dead_letter_writer.pending_records(dead_letter_handles):
                 yield {"dead letter": one}
 
     def close(self) -> None:
@@ -227,23 +227,25 @@ class WriterWithDeadLetters(SinkWriter, SetsAside):
             self._writer.close()
         finally:
             try:
-                self._letters.close()
+                self._dead_letter_writer.close()
             finally:
                 if self._late is not None:
                     self._late.close()
 
 
-def _of_letters(permit: CommitPermit | None) -> CommitPermit | None:
+def _dead_letter_permit(permit: CommitPermit | None) -> CommitPermit | None:
     """Return the permit for letters: most transactions have none, so what is confirmed is of the records."""
     return replace(permit, committed=CheckpointId(0)) if permit is not None else None
 
 
-def _staged(writer: SinkWriter, letters: Sequence[DeadLetter], checkpoint_id: CheckpointId) -> list[JSON]:
+def _staged(
+    writer: SinkWriter, dead_letters: Sequence[DeadLetter], checkpoint_id: CheckpointId
+) -> list[JSON]:
     """Write letters and prepare them; a record that can't be written as it is is written as its repr.
 
     Returns the handle; none if the writer has shown them at once and has nothing to commit.
     """
-    for one in letters:
+    for one in dead_letters:
         try:
             writer.write([one])
         except ConnectorError:
@@ -252,14 +254,14 @@ def _staged(writer: SinkWriter, letters: Sequence[DeadLetter], checkpoint_id: Ch
     return [writer.prepare(transaction)] if transaction is not None else []
 
 
-def letters_uid(sink_uid: str) -> str:
+def dead_letters_uid(sink_uid: str) -> str:
     """Return the uid by which the second sink remembers the dead letters of sink `sink_uid`."""
     return _uid_with(sink_uid, "-dead-letters")
 
 
-def is_of_letters_alone(handle: JSON) -> bool:
+def is_of_dead_letters_alone(handle: JSON) -> bool:
     """Whether a transaction has dead letters and no records, of which the first sink remembers nothing."""
-    return isinstance(handle, dict) and _LETTERS in handle and _RECORDS not in handle
+    return isinstance(handle, dict) and _DEAD_LETTERS in handle and _RECORDS not in handle
 
 
 def _uid_with(uid: str, ending: str) -> str:
@@ -274,22 +276,22 @@ def _uid_with(uid: str, ending: str) -> str:
 def _divided(handles: Sequence[JSON]) -> tuple[list[JSON], list[JSON]]:
     """Return the handles of the records, and those of the letters."""
     of_records: list[JSON] = []
-    of_letters: list[JSON] = []
+    dead_letter_handles: list[JSON] = []
     for one in handles:
-        if isinstance(one, dict) and isinstance(letters := one.get(_LETTERS), list):
-            of_letters += letters
+        if isinstance(one, dict) and isinstance(dead_letters := one.get(_DEAD_LETTERS), list):
+            dead_letter_handles += dead_letters
             if _RECORDS in one:
                 of_records.append(one[_RECORDS])
         else:
             of_records.append(one)
-    return of_records, of_letters
+    return of_records, dead_letter_handles
 
 
-def _joined(of_records: bytes, of_letters: bytes) -> bytes:
-    return b"".join((_HEAD, len(of_records).to_bytes(_LENGTH_BYTES, "big"), of_records, of_letters))
+def _joined(of_records: bytes, dead_letter_handles: bytes) -> bytes:
+    return b"".join((_HEAD, len(of_records).to_bytes(_LENGTH_BYTES, "big"), of_records, dead_letter_handles))
 
 
-class _ProgressAfterLetters(CommitProgress):
+class _ProgressAfterDeadLetters(CommitProgress):
     """The notes of the first writer, but for those that would pass letters which are not durable yet.
 
     A refused request counts as answered. After a crash, a writer that goes on behind it would never refuse
@@ -318,24 +320,24 @@ class _Share(HeldData):
     Without letters the data is that of the first writer alone, as of a sink that has no place for letters.
     """
 
-    def __init__(self, held: HeldData, *, is_of_letters: bool) -> None:
+    def __init__(self, held: HeldData, *, is_of_dead_letters: bool) -> None:
         super().__init__()
         self._held = held
-        self._is_of_letters = is_of_letters
+        self._is_of_dead_letters = is_of_dead_letters
 
     @property
     def size_bytes(self) -> int:
         return self._held.size_bytes
 
     def keep(self, checkpoint_id: CheckpointId, data: bytes) -> None:
-        if self._is_of_letters:
+        if self._is_of_dead_letters:
             self._held.keep(checkpoint_id, _joined(self._both(checkpoint_id)[0] or b"", data))
         else:
             # Prepared first, and anew: what was there is of an attempt that failed.
             self._held.keep(checkpoint_id, _joined(data, b"") if data.startswith(_HEAD) else data)
 
     def data(self, checkpoint_id: CheckpointId) -> bytes:
-        found = self._both(checkpoint_id)[self._is_of_letters]
+        found = self._both(checkpoint_id)[self._is_of_dead_letters]
         return super().data(checkpoint_id) if found is None else found
 
     def _both(self, checkpoint_id: CheckpointId) -> tuple[bytes | None, bytes | None]:

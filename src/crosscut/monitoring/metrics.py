@@ -15,7 +15,7 @@ from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import Edge, JobGraph, Vertex
 from crosscut.monitoring.latency import LatencyMetrics
 from crosscut.monitoring.meter import TaskRates, TaskTotals
-from crosscut.monitoring.observer import Seen, SeenError, SeenLetter
+from crosscut.monitoring.observer import Seen, SeenDeadLetter, SeenError
 from crosscut.monitoring.plain import plain
 from crosscut.monitoring.status import JobStatus
 from crosscut.monitoring.traces import CheckpointTrace, FailoverTrace
@@ -158,7 +158,7 @@ class JobMetrics:
     failovers: tuple[FailoverTrace, ...]
     errors: tuple[SeenError, ...]
     settings: Mapping[str, str]
-    dead_letters: tuple[SeenLetter, ...] = ()
+    dead_letters: tuple[SeenDeadLetter, ...] = ()
     logs: tuple[WorkerLine, ...] = ()
 
     @property
@@ -224,7 +224,7 @@ def build_metrics(
         failovers=seen.failovers,
         errors=seen.errors,
         settings=settings,
-        dead_letters=seen.letters,
+        dead_letters=seen.dead_letters,
         logs=logs,
     )
 

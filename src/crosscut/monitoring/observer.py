@@ -44,7 +44,7 @@ from crosscut.protocol.telemetry import ShownDeadLetter
 ERRORS_MAX = 100
 PROGRESS_MAX = 100
 """As many as Structured Streaming keeps."""
-LETTERS_MAX = 100
+DEAD_LETTERS_MAX = 100
 
 _RUNNING = (Phase.RUNNING, Phase.FINISHING, Phase.STOPPING)
 
@@ -59,7 +59,7 @@ class SeenError:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLetter:
+class SeenDeadLetter:
     """A dead letter, and when the driver was told of it, in milliseconds since 1970."""
 
     at_ms: int
@@ -82,7 +82,7 @@ class Seen:
     checkpoints: tuple[CheckpointTrace, ...]
     failovers: tuple[FailoverTrace, ...]
     errors: tuple[SeenError, ...]
-    letters: tuple[SeenLetter, ...]
+    dead_letters: tuple[SeenDeadLetter, ...]
 
 
 class Watching:
@@ -116,8 +116,8 @@ class Watching:
         self.checkpoints = CheckpointTraces()
         self.failovers = FailoverTraces()
         self.errors: deque[SeenError] = deque(maxlen=ERRORS_MAX)
-        self.letters: deque[SeenLetter] = deque(maxlen=LETTERS_MAX)
-        self._letters_said: dict[TaskId, tuple[ShownDeadLetter, ...]] = {}
+        self.dead_letters: deque[SeenDeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
+        self._dead_letters_noted: dict[TaskId, tuple[ShownDeadLetter, ...]] = {}
         self.started_ms = 0
         self._name = name
         self._parallelism = parallelism
@@ -139,7 +139,7 @@ class Watching:
             self.checkpoints.all(),
             self.failovers.all(),
             tuple(self.errors),
-            tuple(self.letters),
+            tuple(self.dead_letters),
         )
 
     def handled(self, now_ns: int, coordinator: Coordinator, effects: Sequence[JobEffect]) -> None:
@@ -219,7 +219,7 @@ class Watching:
             case WorkerHeartbeat() if message.epoch == epoch:
                 self.meter.note(now_ns, epoch, message.tasks)
                 self.latencies.note(now_ns, epoch, message.tasks)
-                self._note_letters(epoch, message.tasks)
+                self._note_dead_letters(epoch, message.tasks)
             case SnapshotAcknowledged(_, n, task, snapshot, times) if message.epoch == epoch:
                 self.checkpoints.acknowledged(now_ns, n, task, snapshot, times)
             case TransactionsCommitted(_, n) if message.epoch == epoch:
@@ -253,13 +253,15 @@ class Watching:
             run_id=ids.run,
         )
 
-    def _note_letters(self, epoch: Epoch, tasks: Iterable[TaskStatistics]) -> None:
+    def _note_dead_letters(self, epoch: Epoch, tasks: Iterable[TaskStatistics]) -> None:
         for one in tasks:
             # What a batch has counted is said again and again until the next one has.
-            if one.letters and one.letters is not self._letters_said.get(one.task):
-                self._letters_said[one.task] = one.letters
+            if one.letters and one.letters is not self._dead_letters_noted.get(one.task):
+                self._dead_letters_noted[one.task] = one.letters
                 at_ms = self._wall_ms()
-                self.letters += [SeenLetter(at_ms, epoch, one.task, letter) for letter in one.letters]
+                self.dead_letters += [
+                    SeenDeadLetter(at_ms, epoch, one.task, letter) for letter in one.letters
+                ]
 
     def _flowing(self, now_ns: int, epoch: Epoch) -> None:
         over = self.failovers.flowing(now_ns)

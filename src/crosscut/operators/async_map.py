@@ -73,8 +73,8 @@ class AsyncMap(Operator):
         self._spec = spec
         self._table = state.main
         self._begins = begins
-        self._has_letters = dead_letters_of(spec)
-        self._letters = sides
+        self._has_dead_letters = dead_letters_of(spec)
+        self._sides = sides
         # All that has not gone on, oldest first. A plain dict looks for its first one among all that have
         # been there: with a large capacity that costs more than all else.
         self._records: OrderedDict[CallId, _Waiting] = OrderedDict()
@@ -141,7 +141,7 @@ class AsyncMap(Operator):
         is_about_it = isinstance(error, Exception) and is_about_record(error)
         if is_about_it and asked <= self._spec.retries:
             self._start(call_id, asked + 1, retry_delay_ms(asked))
-        elif is_about_it and isinstance(error, Exception) and self._has_letters:
+        elif is_about_it and isinstance(error, Exception) and self._has_dead_letters:
             self._ended[call_id] = None, error
         else:
             # Before any call has returned it may be what they call that is to blame, and not the record.
@@ -165,7 +165,7 @@ class AsyncMap(Operator):
             record, timestamp, _ = self._records.pop(call_id)
             self._table.delete(call_id)
             if error is not None:
-                set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
+                set_aside(self._sides, self.uid, record, error, timestamp=timestamp)
                 continue
             results.append(result)
             if timestamp is not None:

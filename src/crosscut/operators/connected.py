@@ -65,7 +65,7 @@ class Connected(StreamProcessing):
     """Calls the user's process for the records of two inputs: the first, and the one that was connected."""
 
     def _new_context(self, sides: Sides) -> Context:
-        return ConnectedContext(sides.say, self)
+        return ConnectedContext(sides.emit, self)
 
     def process(self, batch: Batch) -> Batch:
         process, context = self._process, self._context

@@ -73,7 +73,7 @@ class Attempts(Operator):
     def __init__(self, uid: str, attempt: Attempt, sides: Sides) -> None:
         super().__init__(uid, sides)
         self._attempt = attempt
-        self._letters = sides
+        self._sides = sides
 
     def process(self, batch: Batch) -> Batch:
         results: list[Any] = []
@@ -84,7 +84,7 @@ class Attempts(Operator):
                 try:
                     extend(attempt(record))
                 except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
+                    set_aside(self._sides, self.uid, record, error, timestamp=timestamp)
                 if timestamps is not None and timestamp is not None:
                     timestamps += [timestamp] * (len(results) - len(timestamps))
         return Batch(results, None, timestamps)
@@ -146,7 +146,7 @@ class AttemptedSplit(Split):
         has_rest: bool,
     ) -> None:
         super().__init__(uid, predicates, sides, has_rest=has_rest)
-        self._letters = sides
+        self._sides = sides
 
     def process(self, batch: Batch) -> Batch:
         rest: list[Any] = []
@@ -156,10 +156,10 @@ class AttemptedSplit(Split):
                 try:
                     name = next((name for name, is_so in self._predicates if is_so(record)), None)
                 except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
+                    set_aside(self._sides, self.uid, record, error, timestamp=timestamp)
                     continue
                 if name is not None:
-                    self._say(name, record, timestamp)
+                    self._emit(name, record, timestamp)
                     continue
                 if not self._has_rest:
                     raise self._fits_nowhere()
@@ -174,7 +174,7 @@ class AttemptedTimestamps(AssignTimestamps):
 
     def __init__(self, uid: str, spec: AssignTimestampsSpec, sides: Sides) -> None:
         super().__init__(uid, spec.function, spec.out_of_orderness_ms, spec.idle_after_ms, spec.hold)
-        self.sides = self._letters = sides
+        self.sides = self._sides = sides
 
     def process(self, batch: Batch) -> Batch:
         records: list[Any] = []
@@ -185,7 +185,7 @@ class AttemptedTimestamps(AssignTimestamps):
                 try:
                     found = as_timestamp(function(record))
                 except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
+                    set_aside(self._sides, self.uid, record, error, timestamp=timestamp)
                     continue
                 records.append(record)
                 timestamps.append(found)
@@ -198,7 +198,7 @@ class AttemptedKeys(Operator):
     def __init__(self, uid: str, function: Callable[[Any], Any], sides: Sides, *, keys_only: bool) -> None:
         super().__init__(uid, sides)
         self._function = function
-        self._letters = sides
+        self._sides = sides
         self._keys_only = keys_only
 
     def process(self, batch: Batch) -> Batch:
@@ -211,7 +211,7 @@ class AttemptedKeys(Operator):
                 try:
                     key = _checked(function(record))
                 except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    set_aside(self._letters, self.uid, record, error, timestamp=timestamp)
+                    set_aside(self._sides, self.uid, record, error, timestamp=timestamp)
                     continue
                 keys.append(key)
                 records.append(record)
@@ -244,7 +244,7 @@ class AttemptedAggregate(KeyedOperator):
         super().__init__(uid, state, emit, sides)
         self._add_one = add
         self._result_of = result
-        self._letters = sides
+        self._sides = sides
 
     def _result(self, value: Any) -> Any:
         return value if self._result_of is None else self._result_of(value)
@@ -260,7 +260,7 @@ class AttemptedAggregate(KeyedOperator):
                     value = add(initial() if known is _ABSENT else owned_copy(known), record)
                     update = None if self._is_final_only else (key, owned_copy(self._result(value)))
                 except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    set_aside(self._letters, self.uid, record, error, key=key, timestamp=timestamp)
+                    set_aside(self._sides, self.uid, record, error, key=key, timestamp=timestamp)
                     continue
                 table.put(key, value)
                 if update is not None:
@@ -276,7 +276,7 @@ class AttemptedAggregate(KeyedOperator):
             try:
                 results.append((key, self._final_result(value)))
             except Exception as error:  # noqa: BLE001 - user code may raise anything
-                set_aside(self._letters, self.uid, (key, owned_copy(value)), error, key=key)
+                set_aside(self._sides, self.uid, (key, owned_copy(value)), error, key=key)
         return results
 
 
@@ -317,7 +317,7 @@ class AttemptedProcess(Process):
         # Key, time, whether it is of event time, and what it was if it was deleted.
         self._timer_journal: list[tuple[Any, int, bool, Any]] = []
         super().__init__(uid, process, state, sides)
-        self._letters = sides
+        self._sides = sides
 
     def _cells(self, state: KeyedState) -> Mapping[str, Cells]:
         return {name: _Undoable(table, self._journal) for name, table in state.tables.items()}
@@ -339,22 +339,22 @@ class AttemptedProcess(Process):
                     timestamps += [timestamp] * (len(results) - len(timestamps))
         return Batch(results, None, timestamps)
 
-    def _said_at(self, on_timer: OnTimer, time: int) -> Iterable[Any]:
+    def _called_at(self, on_timer: OnTimer, time: int) -> Iterable[Any]:
         return self._attempted(partial(on_timer, time, self._context), None, timer=time)
 
     def _attempted(self, call: Call, record: Any, *, timer: int | None = None) -> Iterable[Any]:
         """Return all that `call` says; if it raises, nothing has happened but that there is a letter."""
         self._journal.clear()
         self._timer_journal.clear()
-        said = self._letters.position()
+        position = self._sides.position()
         try:
             found = call()
             return () if found is None else list(several(found, call.func))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._letters.go_back(said)
+            self._sides.go_back(position)
             self._undo()
             key, timestamp = self._context.key, self._context.timestamp
-            set_aside(self._letters, self.uid, record, error, key=key, timestamp=timestamp, timer=timer)
+            set_aside(self._sides, self.uid, record, error, key=key, timestamp=timestamp, timer=timer)
             return ()
 
     def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:

@@ -34,10 +34,10 @@ class Predecessors:
         self._max_parallelism = max_parallelism
         self._ordinals = {group: ordinal for groups, ordinal in ranges for group in groups}
 
-    def have_said(self, key: Any, ordinal: str) -> bool:
+    def have_emitted(self, key: Any, ordinal: str) -> bool:
         """Whether the final result of `key`, whose ordinal this is, has been said."""
-        operator, said = self._ordinals.get(key_group(key, self._max_parallelism), (0, ""))
-        return operator > 0 or ordinal <= said
+        operator, emitted = self._ordinals.get(key_group(key, self._max_parallelism), (0, ""))
+        return operator > 0 or ordinal <= emitted
 
 
 class FinalResultOrder:
@@ -72,7 +72,7 @@ class FinalResultOrder:
             if (
                 share == self._share
                 and ordinal > after
-                and (predecessors is None or not predecessors.have_said(key, ordinal))
+                and (predecessors is None or not predecessors.have_emitted(key, ordinal))
             ):
                 buckets[within * len(buckets) // _PREFIXES].append(key)
 

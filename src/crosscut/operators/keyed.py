@@ -74,15 +74,15 @@ class KeyedOperator(Operator):
                 yield Batch([]), after
             for keys in order.buckets():
                 while keys:
-                    said = Batch(keys[: self.time_budget.rows_max])
-                    self._state.fetch(said.records)
-                    results = self._final_results(said, is_first=is_first)
+                    emitted = Batch(keys[: self.time_budget.rows_max])
+                    self._state.fetch(emitted.records)
+                    results = self._final_results(emitted, is_first=is_first)
                     # The slice may have been over before all of them were said.
                     self.time_budget.rest = None
-                    if said.records:
+                    if emitted.records:
                         is_first = False
-                        after = ordinal_of(said.records[-1])
-                        del keys[: len(said)]
+                        after = ordinal_of(emitted.records[-1])
+                        del keys[: len(emitted)]
                     yield Batch(results), after
 
     def _final_results(self, keys: Batch, *, is_first: bool) -> list[Any]:
@@ -104,12 +104,12 @@ class Count(KeyedOperator):
             for row in rows:
                 counts[row] += 1
             return _EMPTY
-        said: list[tuple[Any, int]] = []
+        emitted: list[tuple[Any, int]] = []
         # In one pass: the keys of a batch are more than the nearest cache holds.
         for key, row in zip(keys, rows, strict=True):
             counts[row] = count = counts[row] + 1
-            said.append((key, count))
-        return Batch(said, None, batch.timestamps)
+            emitted.append((key, count))
+        return Batch(emitted, None, batch.timestamps)
 
 
 class Aggregate(KeyedOperator):
@@ -137,8 +137,8 @@ class Aggregate(KeyedOperator):
 
     def _add(self, batch: Batch, keys: list[Any]) -> Batch:
         add, result, atomic = self._add_one, self._result_of, ATOMIC
-        said: list[Any] = []
-        append = said.append
+        emitted: list[Any] = []
+        append = emitted.append
         try:
             # Not in `over`: were the slice over meanwhile, no record would be taken, now and in each further
             # one.
@@ -176,7 +176,7 @@ class Aggregate(KeyedOperator):
             self._state.main.changed_only(rows[: len(keys)])
         if self._is_final_only:
             return _EMPTY
-        return Batch(list(zip(keys, said, strict=True)), None, batch.timestamps if said else None)
+        return Batch(list(zip(keys, emitted, strict=True)), None, batch.timestamps if emitted else None)
 
 
 class _NothingYet:

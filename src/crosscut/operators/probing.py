@@ -245,7 +245,7 @@ def _error(uid: str, died: Died, where: str, tried: str, record: str) -> UserCod
     return error
 
 
-def deadly_letter(uid: str, found: Deadly, key: Any) -> DeadLetter:
+def dead_letter_of_death(uid: str, found: Deadly, key: Any) -> DeadLetter:
     """Return the dead letter of operator `uid` with a deadly record."""
     error = text_of(ProcessDiedError(found.died.how))
     return DeadLetter(found.record, error, uid, key, None, found.died.trace)

@@ -77,7 +77,7 @@ class Process(Operator):
         self._is_open = False
 
     def _new_context(self, sides: Sides) -> Context:
-        return Context(sides.say, self)
+        return Context(sides.emit, self)
 
     def _cells(self, state: KeyedState) -> Mapping[str, Cells]:
         return state.tables
@@ -211,7 +211,7 @@ class Process(Operator):
                 self._come_to_watermark()
             try:
                 self._open_once()
-                results.extend(self._said_at(on_timer, time))
+                results.extend(self._called_at(on_timer, time))
             except BaseException as error:
                 # However many records have got through: what the method for timers needs may be down.
                 is_first = is_event_time not in self._called
@@ -222,7 +222,7 @@ class Process(Operator):
             if timestamps is not None:
                 timestamps += [context.timestamp] * (len(results) - len(timestamps))
 
-    def _said_at(self, on_timer: OnTimer, time: int) -> Iterable[Any]:
+    def _called_at(self, on_timer: OnTimer, time: int) -> Iterable[Any]:
         """Call for the timer that the context is at; return what it says."""
         found = on_timer(time, self._context)
         return () if found is None else several(found, on_timer)
@@ -286,11 +286,11 @@ class Process(Operator):
     def set_timer(self, key: Any, time: int, *, is_event_time: bool) -> bool:
         """See `Clocks.set_timer`; return whether it is new."""
         # A snapshot may be taken before, and does not say which watermark the next operator knows.
-        said = self._passed if self._calling is None else self._context.timestamp
+        known_ms = self._passed if self._calling is None else self._context.timestamp
         if self._calling is not None and not self._calling[1]:
             # What had expired for it has not come back when that timer is called.
-            said = _known_later(said, self._event_ms)
-        not_before = BEFORE_ALL_TIME if said is None else said
+            known_ms = _known_later(known_ms, self._event_ms)
+        not_before = BEFORE_ALL_TIME if known_ms is None else known_ms
         is_new = self._timers_of(is_event_time=is_event_time).register(key, time, not_before)
         if is_new and self._is_without_progress(time, is_event_time=is_event_time):
             self._set_at_once[key] += 1

@@ -11,7 +11,7 @@ from crosscut.errors import FlowError
 from crosscut.foundation.batch import Batch
 from crosscut.graph.specs import SideOutput
 
-LETTERS_KEPT = 5
+DEAD_LETTERS_KEPT = 5
 """For people; the records stay in memory for as long."""
 
 
@@ -24,19 +24,19 @@ class Sides:
 
     Attributes:
         has_some: Whether there is something to take.
-        letter_count: Dead letters, in this epoch.
-        letters: The newest of them, until somebody shows them to people.
+        dead_letter_count: Dead letters, in this epoch.
+        dead_letters: The newest of them, until somebody shows them to people.
     """
 
-    __slots__ = ("_records", "_timestamps", "_uid", "has_some", "letter_count", "letters")
+    __slots__ = ("_records", "_timestamps", "_uid", "dead_letter_count", "dead_letters", "has_some")
 
     def __init__(self, uid: str, names: Collection[str] = ()) -> None:
         self._uid = uid
         self._records: dict[str, list[Any]] = {name: [] for name in sorted(names)}
         self._timestamps: dict[str, list[int]] = {name: [] for name in self._records}
         self.has_some = False
-        self.letter_count = 0
-        self.letters: deque[DeadLetter] = deque(maxlen=LETTERS_KEPT)
+        self.dead_letter_count = 0
+        self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_KEPT)
 
     @property
     def outputs(self) -> list[SideOutput]:
@@ -44,11 +44,11 @@ class Sides:
         return [SideOutput(self._uid, name) for name in self._records]
 
     @property
-    def has_letters(self) -> bool:
+    def has_dead_letters(self) -> bool:
         """Whether somebody reads dead letters."""
         return DEAD_LETTERS in self._records
 
-    def say(self, name: str, record: Any, timestamp: int | None = None) -> None:
+    def emit(self, name: str, record: Any, timestamp: int | None = None) -> None:
         """Send `record` to those who read `name`.
 
         Args:
@@ -70,11 +70,11 @@ class Sides:
             self._timestamps[name].append(timestamp)
         self.has_some = True
 
-    def set_aside(self, letter: DeadLetter, timestamp: int | None = None) -> None:
+    def set_aside(self, dead_letter: DeadLetter, timestamp: int | None = None) -> None:
         """Send a dead letter to those who read them, and count it."""
-        self.say(DEAD_LETTERS, letter, timestamp)
-        self.letter_count += 1
-        self.letters.append(letter)
+        self.emit(DEAD_LETTERS, dead_letter, timestamp)
+        self.dead_letter_count += 1
+        self.dead_letters.append(dead_letter)
 
     def position(self) -> list[tuple[int, int]]:
         """Return how far it has come, for `go_back`."""

@@ -21,11 +21,11 @@ class SinkOperator(Operator):
         self.writer = writer
         if isinstance(writer, SetsAside) and sides is not None:
             # Only to be shown: the writer itself has written it. Called by any thread.
-            def count_letter(letter: DeadLetter, count: int) -> None:
-                sides.letter_count = count
-                sides.letters.append(letter)
+            def count_dead_letter(dead_letter: DeadLetter, count: int) -> None:
+                sides.dead_letter_count = count
+                sides.dead_letters.append(dead_letter)
 
-            writer.on_letter = count_letter
+            writer.on_dead_letter = count_dead_letter
 
     def process(self, batch: Batch) -> Batch:
         if batch.records:

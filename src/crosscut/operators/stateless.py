@@ -89,20 +89,20 @@ class Split(Operator):
         has_rest: bool,
     ) -> None:
         super().__init__(uid, sides)
-        self._say = sides.say
+        self._emit = sides.emit
         self._predicates = predicates
         self._has_rest = has_rest
 
     def process(self, batch: Batch) -> Batch:
         rest: list[Any] = []
-        predicates, say, has_rest = self._predicates, self._say, self._has_rest
+        predicates, emit, has_rest = self._predicates, self._emit, self._has_rest
         timestamps: list[int] | None = None if batch.timestamps is None else []
         times: Iterable[int | None] = repeat(None) if batch.timestamps is None else batch.timestamps
         with self.over(batch) as remaining:
             for record, timestamp in zip(remaining, times, strict=False):
                 for name, predicate in predicates:
                     if predicate(record):
-                        say(name, record, timestamp)
+                        emit(name, record, timestamp)
                         break
                 else:
                     if not has_rest:

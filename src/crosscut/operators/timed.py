@@ -40,7 +40,7 @@ class TimedOperator(Operator):
 
     Args:
         state: What it keeps, by key.
-        say_late: Takes a late record and its time. None: it is only counted.
+        emit_late: Takes a late record and its time. None: it is only counted.
 
     Attributes:
         watermark: The newest; no older record is expected.
@@ -50,27 +50,27 @@ class TimedOperator(Operator):
     hears_watermarks = True
 
     def __init__(
-        self, uid: str, state: KeyedState, say_late: Callable[[Any, int], None] | None = None
+        self, uid: str, state: KeyedState, emit_late: Callable[[Any, int], None] | None = None
     ) -> None:
         super().__init__(uid)
         self._state = state
         self.watermark = NO_TIME
         self.late_count = 0
-        self._say_late = say_late
-        self._speaking: Iterator[Batch] | None = None
+        self._emit_late = emit_late
+        self._due_batches: Iterator[Batch] | None = None
         # The watermark before the one that is being spoken of.
         self._before = NO_TIME
 
     def advance(self, watermark: int | None) -> Batch | None:
         if watermark is not None and watermark > self.watermark:
             self._before, self.watermark = self.watermark, watermark
-            self._speaking = self._due(self._before)
-        while self._speaking is not None:
-            said = next(self._speaking, None)
-            if said is None:
-                self._speaking = None
-            elif said.records or self.time_budget.is_over:
-                return said
+            self._due_batches = self._due(self._before)
+        while self._due_batches is not None:
+            emitted = next(self._due_batches, None)
+            if emitted is None:
+                self._due_batches = None
+            elif emitted.records or self.time_budget.is_over:
+                return emitted
         return None
 
     def begin_from(self, watermark: int) -> None:
@@ -78,11 +78,11 @@ class TimedOperator(Operator):
         self.watermark = watermark
 
     @property
-    def _said_up_to(self) -> JSON:
+    def _emitted_up_to(self) -> JSON:
         """What `comes_from` is where something is said each time that a period has passed."""
         # The end of time is never stored: the end of input comes again.
-        is_said = self._speaking is None and self.watermark != END_OF_TIME
-        up_to = self.watermark if is_said else self._before
+        is_emitted = self._due_batches is None and self.watermark != END_OF_TIME
+        up_to = self.watermark if is_emitted else self._before
         return [None if up_to == NO_TIME else up_to, {}]
 
     def _due(self, before: int) -> Iterator[Batch]:
@@ -97,8 +97,8 @@ class TimedOperator(Operator):
 
     def _late(self, record: Any, time: int) -> None:
         self.late_count += 1
-        if self._say_late is not None:
-            self._say_late(record, time)
+        if self._emit_late is not None:
+            self._emit_late(record, time)
 
     def _keys(self, batch: Batch) -> list[Any]:
         if batch.keys is None:

@@ -21,13 +21,13 @@ def timed_state(spec: WindowSpec | JoinSpec, new: Callable[..., KeyedState]) -> 
 
 def timed_operator(uid: str, spec: WindowSpec | JoinSpec, state: KeyedState, sides: Sides) -> TimedOperator:
     """Return the running operator."""
-    say_late = partial(sides.say, spec.late) if spec.late is not None else None
+    emit_late = partial(sides.emit, spec.late) if spec.late is not None else None
     operator: TimedOperator
     if isinstance(spec, WindowSpec):
         operator = window_operator(
-            uid, state, folding(spec.fold), spec.window, spec.trigger, spec.lateness_ms, say_late
+            uid, state, folding(spec.fold), spec.window, spec.trigger, spec.lateness_ms, emit_late
         )
     else:
-        operator = join_operator(uid, state, spec, say_late)
+        operator = join_operator(uid, state, spec, emit_late)
     operator.sides = sides
     return operator

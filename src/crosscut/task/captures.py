@@ -152,7 +152,7 @@ class Captures:
             log=(stored.log,) if stored.log is not None else (),
             in_flight=sum(one.rows for one in frozen.log),
             ended=frozen.ended,
-            said=frozen.said,
+            said=frozen.final_progress,
             at_rest=at_rest,
             watermark=frozen.watermark,
             assigned=frozen.assigned,

@@ -15,7 +15,7 @@ from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX
 from crosscut.graph.specs import SideOutput
 from crosscut.operators.async_map import AsyncMap
 from crosscut.operators.operator import Operator, named_state_error, shortened
-from crosscut.operators.probing import Deadly, Probing, deadly_error, deadly_letter, due_error
+from crosscut.operators.probing import Deadly, Probing, dead_letter_of_death, deadly_error, due_error
 from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
@@ -39,8 +39,8 @@ class Chain:
         untimed: The operators, by uid, that come before they have.
 
     Attributes:
-        said: How far the operators have come with what they say at the end: the position of the one that
-            was the last to say something, and its place.
+        final_progress: How far the operators have come with their final results: the position of the operator
+            that emitted last, and its ordinal.
         probing: Tries batches in a copy of the process before an operator takes them; None: nothing does.
     """
 
@@ -61,7 +61,7 @@ class Chain:
         self._untimed = untimed
         # With the position of the operator that is to take it; the last one goes on first: it was ahead.
         self._waiting: list[tuple[int, Batch]] = []
-        self.said = (0, "")
+        self.final_progress = (0, "")
         self.probing: Probing | None = None
         self.follow(TimeBudget())
 
@@ -90,21 +90,21 @@ class Chain:
     def counts(self) -> tuple[int, int, int]:
         """Return the records that came too late for an operator and the dead letters, in this epoch, and the
         timers that are set."""
-        late = letters = timers = 0
+        late = dead_letters = timers = 0
         for one in self._operators:
             late += one.late_count
             timers += one.timer_count
             if one.sides is not None:
-                letters += one.sides.letter_count
-        return late, letters, timers
+                dead_letters += one.sides.dead_letter_count
+        return late, dead_letters, timers
 
-    def take_letters(self) -> tuple[ShownDeadLetter, ...]:
+    def take_dead_letters(self) -> tuple[ShownDeadLetter, ...]:
         """Return the newest dead letters since this was asked last, as text."""
         found: list[ShownDeadLetter] = []
         for one in self._operators:
-            if one.sides is not None and one.sides.letters:
-                found += map(_shown, one.sides.letters)
-                one.sides.letters.clear()
+            if one.sides is not None and one.sides.dead_letters:
+                found += map(_shown, one.sides.dead_letters)
+                one.sides.dead_letters.clear()
         return tuple(found)
 
     @property
@@ -263,8 +263,8 @@ class Chain:
             raise StateError(f"a snapshot says of watermarks {assigned!r:.100}: expected one by operator")
         if not is_new and self._has_event_time:
             # Receivers that were told that this task is idle must not go on believing it.
-            told = None if is_raised_later else watermark
-            self._waiting.append((0, Batch([], watermark=told, idle=False)))
+            watermark_sent = None if is_raised_later else watermark
+            self._waiting.append((0, Batch([], watermark=watermark_sent, idle=False)))
         for position, operator in enumerate(self._operators):
             if isinstance(operator, AssignTimestamps):
                 operator.begin(splits, saved.get(operator.uid), is_open=is_open)
@@ -294,15 +294,15 @@ class Chain:
         position, batch = self._waiting.pop()
         self._run(batch, position)
 
-    def end(self, *, is_said: bool = False) -> Iterator[None]:
+    def end(self, *, is_emitted: bool = False) -> Iterator[None]:
         """Tell one operator after the other that no record will come any more, a batch at a time.
 
-        It goes on after `said`. The caller asks for the next step only when nothing is halfway.
+        It goes on after `final_progress`. The caller asks for the next step only when nothing is halfway.
 
         Args:
-            is_said: All of them have been told. What they hold of records that came again is sent.
+            is_emitted: All of them have been told. What they hold of records that came again is sent.
         """
-        first, after = (len(self._operators), "") if is_said else self.said
+        first, after = (len(self._operators), "") if is_emitted else self.final_progress
         for position, operator in enumerate(self._operators):
             if position < first:
                 held = operator.take_held()
@@ -317,7 +317,7 @@ class Chain:
                 self._run(self._timed(due, operator), position + 1)
                 yield
             for batch, ordinal in _ended(operator, after):
-                self.said = (position, ordinal)
+                self.final_progress = (position, ordinal)
                 if self._is_timed(operator) and batch.timestamps is None:
                     batch.timestamps = [TIMESTAMP_MAX] * len(batch)
                 self._take_aside(operator)
@@ -394,11 +394,11 @@ class Chain:
             if found < len(batch):
                 self._waiting.append((position, batch.drop(len(batch) - found)))
             return
-        if operator.sides is None or not operator.sides.has_letters:
+        if operator.sides is None or not operator.sides.has_dead_letters:
             raise deadly_error(operator.uid, found)
         key = None if batch.keys is None else batch.keys[0]
         timestamp = None if batch.timestamps is None else batch.timestamps[0]
-        operator.sides.set_aside(deadly_letter(operator.uid, found, key), timestamp)
+        operator.sides.set_aside(dead_letter_of_death(operator.uid, found, key), timestamp)
         _, rest = batch.drop(len(batch)).split(1)
         if rest.records or rest.has_news:
             self._waiting.append((position, rest))
@@ -432,13 +432,13 @@ class Chain:
                 self._emit_aside(self._timed(batch, operator), side)
 
 
-def _shown(letter: DeadLetter) -> ShownDeadLetter:
+def _shown(dead_letter: DeadLetter) -> ShownDeadLetter:
     return ShownDeadLetter(
-        letter.operator,
-        "" if letter.timer is not None else shortened(letter.record),
-        letter.error,
-        "" if letter.key is None else shortened(letter.key),
-        letter.timer,
+        dead_letter.operator,
+        "" if dead_letter.timer is not None else shortened(dead_letter.record),
+        dead_letter.error,
+        "" if dead_letter.key is None else shortened(dead_letter.key),
+        dead_letter.timer,
     )
 
 

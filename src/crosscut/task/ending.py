@@ -13,17 +13,17 @@ class TaskEnding:
     How far the operators have come, the chain knows; it is in each snapshot that is taken meanwhile.
 
     Args:
-        is_said: A snapshot says that the operators have been told, and have said all.
+        is_emitted: A snapshot says that the operators have been told, and have said all.
         is_forwarded: A log says that the end has been passed on.
 
     Attributes:
-        is_said: They have.
+        is_emitted: They have.
         is_under_way: The end has begun and not been passed on.
         is_forwarded: The end has been passed on, in this epoch; where it is logged, in any.
     """
 
-    def __init__(self, chain: Chain, *, is_said: bool, is_forwarded: bool = False) -> None:
-        self.is_said = is_said
+    def __init__(self, chain: Chain, *, is_emitted: bool, is_forwarded: bool = False) -> None:
+        self.is_emitted = is_emitted
         self.is_under_way = False
         self.is_forwarded = is_forwarded
         self._chain = chain
@@ -39,7 +39,7 @@ class TaskEnding:
             Whether the end is to be passed on: at once, where operators have nothing to say, so that no
             barrier finds the task before that.
         """
-        self._steps = self._chain.end(is_said=self.is_said)
+        self._steps = self._chain.end(is_emitted=self.is_emitted)
         self.is_under_way = True
         return not waits and self.step()
 
@@ -49,5 +49,5 @@ class TaskEnding:
             return False
         self._steps = None
         self.is_under_way = False
-        self.is_said = self.is_forwarded = True
+        self.is_emitted = self.is_forwarded = True
         return True

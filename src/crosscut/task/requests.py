@@ -19,7 +19,7 @@ class FrozenTask:
 
     Attributes:
         since: The keyed state is to be stored as the changes since that checkpoint; 0: all of it.
-        said: How far the operators have come at the end of input; None: they have not begun, or are done.
+        final_progress: Position in the final results; None before and after them.
         watermark: Of the inputs together.
         assigned: The watermarks that operators make themselves.
         is_calling: There were asynchronous calls under way, or results that had not gone on.
@@ -32,7 +32,7 @@ class FrozenTask:
     since: CheckpointId
     positions: JSON
     ended: bool
-    said: JSON = None
+    final_progress: JSON = None
     watermark: int | None = None
     assigned: JSON = None
     # Like the counters, it tells no snapshot from another.

@@ -67,7 +67,7 @@ class SourceInput:
             known = {split: watermark for split, watermark in known.items() if split not in self._quiet}
         return SourceReached(self._task_id, min(known.values(), default=None))
 
-    def reached_said(self) -> None:
+    def note_reached_sent(self) -> None:
         """The group has been told how far the task is: which splits are quiet is seen anew."""
         self._quiet.clear()
 

@@ -27,7 +27,7 @@ from crosscut.protocol.messages import AlignSources, SourceDrained, SourceReache
 from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshot.snapshotting import SnapshotProtocol
 from crosscut.protocol.snapshots import PendingTransaction, Snapshot
-from crosscut.protocol.splits.rescaling import read_said, shown_said
+from crosscut.protocol.splits.rescaling import read_final_progress, shown_final_progress
 from crosscut.state.parts import PartChain
 from crosscut.task.calls import TaskCalls
 from crosscut.task.captures import Captures
@@ -102,7 +102,7 @@ class Task:
         self.chain = Chain(
             plan.chain, self._emit, self._emit, has_event_time=plan.has_event_time, untimed=plan.untimed
         )
-        self.chain.said, self._said_before = read_said(before.said)
+        self.chain.final_progress, self._predecessor_progress = read_final_progress(before.said)
         self.is_source = plan.splits is not None
         self._reading: SourceInput | None = None
         if plan.splits is not None:
@@ -126,7 +126,7 @@ class Task:
             is_open=plan.splits is not None and plan.splits.is_open,
             is_raised_later=plan.replay is not None and plan.replay.has_own,
         )
-        self._ending = TaskEnding(self.chain, is_said=before.ended, is_forwarded=plan.is_end_forwarded)
+        self._ending = TaskEnding(self.chain, is_emitted=before.ended, is_forwarded=plan.is_end_forwarded)
         self._ended_inputs = frozenset(plan.ended_inputs)
         if plan.is_end_forwarded:
             self.chain.forget_news()
@@ -225,7 +225,7 @@ class Task:
         """Return the counters and the length of the queues, without what its worker measures."""
         is_over = self._ending.is_forwarded
         reading = self._reading
-        late_count, letter_count, timer_count = self.chain.counts()
+        late_count, dead_letter_count, timer_count = self.chain.counts()
         watermark, held_up_by = (self._time.watermark, "") if is_over else self._time.leaving()
         return TaskStatistics(
             task=self.task_id,
@@ -238,7 +238,7 @@ class Task:
             spilled_bytes=self.input_gate.spilled_bytes,
             empty_split=reading.empty_split if reading is not None else "",
             late_records=self._late_before + late_count,
-            dead_letters=letter_count,
+            dead_letters=dead_letter_count,
             sent=tuple(one.added_rows for one in self.output_buffers.outputs),
             timers=timer_count,
             lag=reading.lag if reading is not None else None,
@@ -260,10 +260,10 @@ class Task:
 
     # Orders and news from the performer.
 
-    def reached_said(self) -> None:
+    def note_reached_sent(self) -> None:
         """Its group has been told how far it is."""
         if self._reading is not None:
-            self._reading.reached_said()
+            self._reading.note_reached_sent()
 
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add an item that arrived on an input, after everything that arrived there before.
@@ -510,11 +510,13 @@ class Task:
             checkpoint_id=checkpoint_id,
             since=since,
             positions=self._reading.freeze(checkpoint_id) if self._reading is not None else None,
-            ended=ending.is_said,
+            ended=ending.is_emitted,
             watermark=self._time.watermark,
             now_ms=self._time.now_ms,
             assigned=self.chain.assigned,
-            said=None if ending.is_said else shown_said(self.chain.said, self._said_before),
+            final_progress=None
+            if ending.is_emitted
+            else shown_final_progress(self.chain.final_progress, self._predecessor_progress),
             is_end_forwarded=ending.is_forwarded,
             is_calling=self.calls.is_calling,
             records_in=self.records_in,
@@ -536,8 +538,9 @@ class Task:
     def group_mark(self) -> tuple[object, ...]:
         """What differs as soon as a group has something of this task."""
         gate, ending = self.input_gate, self._ending
-        said = self.records_in, self.records_out, self.chain.said, ending.is_said, ending.is_forwarded
-        return self.changed_rows, gate.has_taken, len(gate.ended), self._time.watermark, *said
+        end = self.chain.final_progress, ending.is_emitted, ending.is_forwarded
+        taken = gate.has_taken, len(gate.ended)
+        return self.changed_rows, *taken, self._time.watermark, self.records_in, self.records_out, *end
 
     @property
     def changed_rows(self) -> int:
@@ -575,9 +578,11 @@ class Task:
             splits=self._reading.splits.changes() if self._reading is not None else None,
             waiting=self.input_gate.waiting(without=ended_inputs),
             ended_inputs=tuple(sorted(ended_inputs)),
-            is_said=ending.is_said,
+            is_said=ending.is_emitted,
             is_end_forwarded=ending.is_forwarded,
-            said=None if ending.is_said else shown_said(self.chain.said, self._said_before),
+            said=None
+            if ending.is_emitted
+            else shown_final_progress(self.chain.final_progress, self._predecessor_progress),
             watermark=self._time.watermark,
             assigned=self.chain.assigned,
             now_ms=self._time.now_ms,

@@ -45,16 +45,19 @@ def check_the_others_are_written_if_refused_records_are_set_aside(target: SinkTa
     """With dead letters each refused record is set aside once, and all others are written, in order."""
     if target.refused is None:
         return
-    letters: list[Any] = []
+    dead_letters: list[Any] = []
     writer = open_writer(target.sink, 1)
-    writer.set_aside = lambda record, reason: letters.append((record, reason))
+    writer.set_aside = lambda record, reason: dead_letters.append((record, reason))
     refused = [target.refused(index) for index in range(3)]
     writer.write([refused[0], *target.records(0, 2), refused[1]])
     writer.write([*target.records(2, 3), refused[2]])
     writer.commit(permit(1), [prepare(writer, writer.rotate(CheckpointId(1)))])
     require_visible(target, target.records(0, 3))
-    require(len(letters) == len(refused), f"{len(letters)} records were set aside: expected {len(refused)}")
-    require(all(reason for _, reason in letters), f"a record was set aside without a reason: {letters}")
+    require(
+        len(dead_letters) == len(refused),
+        f"{len(dead_letters)} set aside, expected {len(refused)}",
+    )
+    require(all(reason for _, reason in dead_letters), f"set aside without a reason: {dead_letters}")
     writer.close()
 
 

@@ -36,7 +36,7 @@ from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.protocol.splits.rescaling import (
     chains_of,
     copies_from,
-    read_said,
+    read_final_progress,
     taken_over_by,
     wholly_taken,
 )
@@ -217,9 +217,9 @@ async def build_tasks(
             operator.own(owns)
             if operator.uid == keyed_uid and state is not None and not state.is_in_memory:
                 operator.runs_in_copies = False
-        _, said_before = read_said(snapshot.said)
-        if said_before:
-            predecessors = Predecessors(said_before, graph.max_parallelism)
+        _, predecessor_progress = read_final_progress(snapshot.said)
+        if predecessor_progress:
+            predecessors = Predecessors(predecessor_progress, graph.max_parallelism)
             for operator in operators:
                 if isinstance(operator, KeyedOperator):
                     operator.predecessors = predecessors

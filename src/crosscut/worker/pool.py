@@ -231,7 +231,7 @@ class TaskPool:
         news = []
         for task in self.tasks:
             reached = task.reached
-            task.reached_said()
+            task.note_reached_sent()
             if reached is not None and reached != self._reached.get(task.task_id):
                 self._reached[task.task_id] = reached
                 news.append(reached)

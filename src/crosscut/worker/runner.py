@@ -108,7 +108,7 @@ class TaskRunner:
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
         self._readings_said = MetricReporter()
-        self._letters_ns = -LOOK_EVERY_NS
+        self._dead_letters_ns = -LOOK_EVERY_NS
         self._latencies = Latencies()
         self._memory = StateMemory(state if pool.weighs_state else None)
         self._marker_due_ns = 0 if task.is_source and pool.marker_interval_ns else sys.maxsize
@@ -149,16 +149,16 @@ class TaskRunner:
             busy_us=self._spent_ns // 1_000,
             blocked_us=blocked_ns // 1_000,
             readings=said.news(now_ns, task.chain.readings) if is_due else None,
-            letters=self._letters(now_ns),
+            letters=self._dead_letters(now_ns),
             latencies=self._latencies.news(now_ns, is_over=task.is_over),
             state_memory_bytes=self._memory.size_bytes(now_ns),
         )
 
-    def _letters(self, now_ns: int) -> tuple[ShownDeadLetter, ...]:
-        if not self.task.is_over and now_ns - self._letters_ns < LOOK_EVERY_NS:
+    def _dead_letters(self, now_ns: int) -> tuple[ShownDeadLetter, ...]:
+        if not self.task.is_over and now_ns - self._dead_letters_ns < LOOK_EVERY_NS:
             return ()
-        self._letters_ns = now_ns
-        return self.task.chain.take_letters()
+        self._dead_letters_ns = now_ns
+        return self.task.chain.take_dead_letters()
 
     def set_alarm(self, now_ns: int) -> None:
         """Tell the task the time, and note when something is due by it."""

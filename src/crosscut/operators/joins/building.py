@@ -32,15 +32,15 @@ def join_state(spec: JoinSpec, new: Callable[..., KeyedState] = KeyedState) -> K
 
 
 def join_operator(
-    uid: str, state: KeyedState, spec: JoinSpec, say_late: Callable[[Any, int], None] | None = None
+    uid: str, state: KeyedState, spec: JoinSpec, emit_late: Callable[[Any, int], None] | None = None
 ) -> TimedOperator:
     """Return the running join."""
     match spec:
         case IntervalJoinSpec():
-            return IntervalJoin(uid, state, spec, say_late)
+            return IntervalJoin(uid, state, spec, emit_late)
         case WindowJoinSpec(window, how, lateness_ms):
-            return window_operator(uid, state, join_folding(how), window, None, lateness_ms, say_late)
+            return window_operator(uid, state, join_folding(how), window, None, lateness_ms, emit_late)
         case LatestJoinSpec():
-            return LatestJoin(uid, state, spec, say_late)
+            return LatestJoin(uid, state, spec, emit_late)
         case _:
             assert_never(spec)

@@ -33,9 +33,9 @@ class IntervalJoin(TimedOperator):
         uid: str,
         state: KeyedState,
         spec: IntervalJoinSpec,
-        say_late: Callable[[Any, int], None] | None = None,
+        emit_late: Callable[[Any, int], None] | None = None,
     ) -> None:
-        super().__init__(uid, state, say_late)
+        super().__init__(uid, state, emit_late)
         # Partners of a record of each side at t are from t + first to t + last.
         self._reach = ((spec.lower_ms, spec.upper_ms), (-spec.upper_ms, -spec.lower_ms))
         self._keeps = (keeps_left(spec.how), keeps_right(spec.how))
@@ -47,7 +47,7 @@ class IntervalJoin(TimedOperator):
         own = batch.input
         mine, theirs = self._loaded()[own], self._loaded()[1 - own]
         first, last = self._reach[own]
-        said = Emitted()
+        emitted = Emitted()
         for key, time, record in zip(keys, times, self.time_budget.through(batch), strict=True):
             if time < self.watermark:
                 self._late(record, time)
@@ -56,7 +56,7 @@ class IntervalJoin(TimedOperator):
             for at in theirs.between(key, time + first, time + last):
                 self._meet(theirs, key, at, 1 - own)
                 partners = theirs.get(key, at)
-                said.add((_pair(key, own, record, one) for one, _ in partners), max(time, at))
+                emitted.add((_pair(key, own, record, one) for one, _ in partners), max(time, at))
                 has_met = True
             if time + last >= self.watermark:
                 # In place: many records may have one key and time, and a copy for each would be their square.
@@ -64,9 +64,9 @@ class IntervalJoin(TimedOperator):
                 waiting.append((record, has_met))
                 mine.put(key, time, waiting)
             elif self._keeps[own] and not has_met:
-                said.add((_pair(key, own, record, None),), time)
+                emitted.add((_pair(key, own, record, None),), time)
         self.taken_count += len(batch.records)
-        return said.batch()
+        return emitted.batch()
 
     def _meet(self, rows: TimedRows, key: Any, time: int, side: int) -> None:
         """Note that the records of a row have met a partner, where anybody will ask."""
@@ -77,7 +77,7 @@ class IntervalJoin(TimedOperator):
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Give up the records that no partner can come for; those that met none may be sent alone."""
-        said = Emitted()
+        emitted = Emitted()
         while (side := self._next_side()) is not None:
             rows, (_, last) = self._loaded()[side], self._reach[side]
             time, key = rows.first()
@@ -85,13 +85,13 @@ class IntervalJoin(TimedOperator):
                 alone = [record for record, has_met in rows.get(key, time) if not has_met]
                 # Not its own time: the watermark may have passed that.
                 settled = min(max(time, time + last), TIMESTAMP_MAX)
-                said.add((_pair(key, side, record, None) for record in alone), settled)
+                emitted.add((_pair(key, side, record, None) for record in alone), settled)
             rows.delete(key, time)
-            if len(said.records) >= self.time_budget.rows_max:
-                yield said.batch()
-                said = Emitted()
-        if said.records:
-            yield said.batch()
+            if len(emitted.records) >= self.time_budget.rows_max:
+                yield emitted.batch()
+                emitted = Emitted()
+        if emitted.records:
+            yield emitted.batch()
 
     def _next_side(self) -> int | None:
         """Return the side of which a record is to be given up next: the one that was settled first."""

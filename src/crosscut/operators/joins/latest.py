@@ -36,9 +36,9 @@ class LatestJoin(TimedOperator):
         uid: str,
         state: KeyedState,
         spec: LatestJoinSpec,
-        say_late: Callable[[Any, int], None] | None = None,
+        emit_late: Callable[[Any, int], None] | None = None,
     ) -> None:
-        super().__init__(uid, state, say_late)
+        super().__init__(uid, state, emit_late)
         self._keeps_left = spec.how == "left"
         # Made when they are first needed: the state may be loaded after the operator was made.
         self._rows: tuple[TimedRows, TimedRows] | None = None
@@ -48,10 +48,10 @@ class LatestJoin(TimedOperator):
 
     def process(self, batch: Batch) -> Batch:
         keys = self._keys(batch)
-        said = Emitted()
+        emitted = Emitted()
         records = self.time_budget.through(batch)
         if batch.timestamps is None:
-            self._take_at_once(keys, records, batch.input, said)
+            self._take_at_once(keys, records, batch.input, emitted)
         elif batch.input == LEFT:
             _, waiting = self._loaded()
             for key, time, record in zip(keys, batch.timestamps, records, strict=True):
@@ -66,13 +66,13 @@ class LatestJoin(TimedOperator):
             for key, time, record in zip(keys, batch.timestamps, records, strict=True):
                 self._take_version(key, time, record)
         self.taken_count += len(batch.records)
-        return Batch(said.records) if batch.timestamps is None else said.batch()
+        return Batch(emitted.records) if batch.timestamps is None else emitted.batch()
 
-    def _take_at_once(self, keys: list[Any], records: Iterator[Any], side: int, said: Emitted) -> None:
+    def _take_at_once(self, keys: list[Any], records: Iterator[Any], side: int, emitted: Emitted) -> None:
         versions, _ = self._loaded()
         for key, record in zip(keys, records, strict=True):
             if side == LEFT:
-                self._join(key, record, versions.get(key, 0, _ABSENT), said, 0)
+                self._join(key, record, versions.get(key, 0, _ABSENT), emitted, 0)
             else:
                 versions.put(key, 0, record)
 
@@ -89,29 +89,29 @@ class LatestJoin(TimedOperator):
     def _due(self, before: int) -> Iterator[Batch]:
         """Say the records for which the right version is known; drop versions that nothing asks for."""
         versions, waiting = self._loaded()
-        said = Emitted()
+        emitted = Emitted()
         while (earliest := waiting.earliest) is not None and earliest < self.watermark:
             time, key = waiting.first()
             version = versions.latest(key, time)
             found = _ABSENT if version is None else versions.get(key, version)
             for record in waiting.get(key, time):
-                self._join(key, record, found, said, time)
+                self._join(key, record, found, emitted, time)
             waiting.delete(key, time)
-            if len(said.records) >= self.time_budget.rows_max:
-                yield said.batch()
-                said = Emitted()
-        if said.records:
-            yield said.batch()
+            if len(emitted.records) >= self.time_budget.rows_max:
+                yield emitted.batch()
+                emitted = Emitted()
+        if emitted.records:
+            yield emitted.batch()
         while self._successors and self._successors[0][0] <= self.watermark:
             time, _, key = heappop(self._successors)
             while (older := versions.latest(key, time - 1)) is not None:
                 versions.delete(key, older)
 
-    def _join(self, key: Any, record: Any, version: Any, said: Emitted, time: int) -> None:
+    def _join(self, key: Any, record: Any, version: Any, emitted: Emitted, time: int) -> None:
         if version is not _ABSENT:
-            said.add(((key, (record, version)),), time)
+            emitted.add(((key, (record, version)),), time)
         elif self._keeps_left:
-            said.add(((key, (record, None)),), time)
+            emitted.add(((key, (record, None)),), time)
 
     def _loaded(self) -> tuple[TimedRows, TimedRows]:
         if self._rows is None:

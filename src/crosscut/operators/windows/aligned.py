@@ -76,9 +76,9 @@ class AlignedWindows(WindowOperator):
         window: Tumbling | LocalDays | Sliding,
         trigger: Trigger | None = None,
         lateness_ms: int = 0,
-        say_late: Callable[[Any, int], None] | None = None,
+        emit_late: Callable[[Any, int], None] | None = None,
     ) -> None:
-        super().__init__(uid, state, folding, say_late)
+        super().__init__(uid, state, folding, emit_late)
         self._window = window
         self._end_of = window.end_of
         self._lateness_ms = lateness_ms
@@ -106,15 +106,15 @@ class AlignedWindows(WindowOperator):
         earliest = self._window.starts(min(times))[-1]
         if self._plain is not None and self._end_of(earliest) > self.watermark:
             self._take_punctual(self._plain, batch, keys, times, earliest)
-            said = Batch([])
+            emitted = Batch([])
         else:
-            said = self._take(batch, keys, times)
+            emitted = self._take(batch, keys, times)
         self.taken_count += len(batch.records)
-        return said
+        return emitted
 
     @property
     def comes_from(self) -> JSON:
-        return self._said_up_to if self._every_ms else None
+        return self._emitted_up_to if self._every_ms else None
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what the windows say that end by then, in the order of their ends."""
@@ -128,7 +128,7 @@ class AlignedWindows(WindowOperator):
                 yield from self._conclude(start)
             heappop(self._moments)
         if self._every_ms and before != NO_TIME and watermark // self._every_ms > before // self._every_ms:
-            yield from self._say_early()
+            yield from self._emit_early()
 
     # Records.
 
@@ -174,7 +174,7 @@ class AlignedWindows(WindowOperator):
 
     def _take(self, batch: Batch, keys: list[Any], times: list[int]) -> Batch:
         """Take any records, one by one."""
-        said = Emitted()
+        emitted = Emitted()
         starts_of, end_of, watermark = self._window.starts, self._end_of, self.watermark
         remaining = self.time_budget.through(batch)
         try:
@@ -183,9 +183,9 @@ class AlignedWindows(WindowOperator):
                 for start in reversed(starts_of(time)):
                     end = end_of(start)
                     if end > watermark:
-                        self._add_to_open(key, start, record, said)
+                        self._add_to_open(key, start, record, emitted)
                     elif end + self._lateness_ms > watermark:
-                        self._add_to_kept(key, start, record, said)
+                        self._add_to_kept(key, start, record, emitted)
                     else:
                         continue
                     is_late = False
@@ -193,9 +193,9 @@ class AlignedWindows(WindowOperator):
                     self._late(record, time)
         except BaseException as error:
             raise self.blamed(error, batch.records, remaining) from error
-        return said.batch()
+        return emitted.batch()
 
-    def _add_to_open(self, key: Any, start: int, record: Any, said: Emitted) -> None:
+    def _add_to_open(self, key: Any, start: int, record: Any, emitted: Emitted) -> None:
         row = (key, start)
         folding, table = self._folding, self._open.table
         found = table.get(row, DELETED)
@@ -214,11 +214,11 @@ class AlignedWindows(WindowOperator):
             table.put(row, stored)
         if self._rows_between and not news:
             end = self._end_of(start)
-            said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+            emitted.add(self._results(key, start, end, value, is_last=False), time_of(end))
         elif self._every_ms:
             self._fresh[row] = None
 
-    def _add_to_kept(self, key: Any, start: int, record: Any, said: Emitted) -> None:
+    def _add_to_kept(self, key: Any, start: int, record: Any, emitted: Emitted) -> None:
         row = (key, start)
         folding, table = self._folding, self._kept.table
         found = table.get(row, DELETED)
@@ -229,7 +229,7 @@ class AlignedWindows(WindowOperator):
         else:
             table.put(row, value)
         end = self._end_of(start)
-        said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+        emitted.add(self._results(key, start, end, value, is_last=False), time_of(end))
 
     def _keep(self, row: Any, value: Any) -> None:
         if self._kept.add(row, value):
@@ -242,11 +242,11 @@ class AlignedWindows(WindowOperator):
         """Say the last punctual results of the windows that begin at `start`."""
         keys = self._open.keys[start]
         while keys:
-            yield self._say_last(start, list(islice(keys, self.time_budget.rows_max)))
+            yield self._emit_last(start, list(islice(keys, self.time_budget.rows_max)))
         del self._open.keys[start]
 
-    def _say_last(self, start: int, keys: list[Any]) -> Batch:
-        said = Emitted()
+    def _emit_last(self, start: int, keys: list[Any]) -> Batch:
+        emitted = Emitted()
         end = self._end_of(start)
         is_kept = self._lateness_ms > 0 and end + self._lateness_ms > self.watermark
         if self._open.table.reads_ahead:
@@ -257,7 +257,7 @@ class AlignedWindows(WindowOperator):
             if self._trigger is not None:
                 value = value[0]
             try:
-                said.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
+                emitted.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
             except BaseException as error:
                 raise self.result_failed(error, key, value) from error
             self._open.delete(row)
@@ -266,7 +266,7 @@ class AlignedWindows(WindowOperator):
                 self._keep(row, value)
         # What has not been said is still in the state.
         self.time_budget.rest = None
-        return said.batch()
+        return emitted.batch()
 
     def _give_up(self, start: int) -> None:
         """Forget the windows that begin at `start`: what still comes is too late for them."""
@@ -274,21 +274,21 @@ class AlignedWindows(WindowOperator):
             self._kept.delete((key, start))
         del self._kept.keys[start]
 
-    def _say_early(self) -> Iterator[Batch]:
+    def _emit_early(self) -> Iterator[Batch]:
         while self._fresh:
-            said = Emitted()
+            emitted = Emitted()
             for row in self.time_budget.through(Batch(list(islice(self._fresh, self.time_budget.rows_max)))):
                 key, start = row
                 end = self._end_of(start)
                 value, _ = self._open.table.get(row)
                 try:
-                    said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+                    emitted.add(self._results(key, start, end, value, is_last=False), time_of(end))
                 except BaseException as error:
                     raise self.result_failed(error, key, value) from error
                 self._open.table.put(row, (value, 0))
                 del self._fresh[row]
             self.time_budget.rest = None
-            yield said.batch()
+            yield emitted.batch()
 
     def _indexed(self) -> tuple[_Index, _Index]:
         if self._indexes is None:

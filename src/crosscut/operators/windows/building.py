@@ -45,14 +45,14 @@ def window_operator(
     window: Window,
     trigger: Trigger | None,
     lateness_ms: int = 0,
-    say_late: Callable[[Any, int], None] | None = None,
+    emit_late: Callable[[Any, int], None] | None = None,
 ) -> WindowOperator:
     """Return the running operator."""
     match window:
         case Tumbling() | LocalDays() | Sliding():
-            return AlignedWindows(uid, state, folding, window, trigger, lateness_ms, say_late)
+            return AlignedWindows(uid, state, folding, window, trigger, lateness_ms, emit_late)
         case Session():
-            return SessionWindows(uid, state, folding, window, trigger, lateness_ms, say_late)
+            return SessionWindows(uid, state, folding, window, trigger, lateness_ms, emit_late)
         case CountWindow() | GlobalWindow():
             return CountedWindows(uid, state, folding, window, trigger)
         case _:

@@ -59,7 +59,7 @@ class CountedWindows(WindowOperator):
 
     def _take_batch(self, batch: Batch) -> Batch:
         keys = self._keys_and_times(batch)[0] if self._every_ms else self._keys(batch)
-        said = Emitted()
+        emitted = Emitted()
         table, folding, rows = self._state.main, self._folding, self._rows
         times = repeat(None) if batch.timestamps is None else batch.timestamps
         fresh = self._loaded() if self._every_ms else None
@@ -74,7 +74,7 @@ class CountedWindows(WindowOperator):
                 is_due = news == rows
                 if is_due:
                     results = self._results(key, start, end, value, is_last=self._is_count)
-                    said.add(results, time or 0)
+                    emitted.add(results, time or 0)
                     news = 0
                 if is_due and self._is_count:
                     table.delete(key)
@@ -82,11 +82,11 @@ class CountedWindows(WindowOperator):
                 table.put(key, (news, start, end, value))
                 if fresh is not None:
                     fresh[key] = None
-        return said.batch() if batch.timestamps is not None else Batch(said.records)
+        return emitted.batch() if batch.timestamps is not None else Batch(emitted.records)
 
     @property
     def comes_from(self) -> JSON:
-        return self._said_up_to if self._every_ms else None
+        return self._emitted_up_to if self._every_ms else None
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what the global window says early."""
@@ -95,34 +95,34 @@ class CountedWindows(WindowOperator):
             return
         fresh = self._loaded()
         while fresh:
-            said = Emitted()
+            emitted = Emitted()
             for key in self.time_budget.through(Batch(list(islice(fresh, self.time_budget.rows_max)))):
-                self._say(key, said, min(watermark, TIMESTAMP_MAX), is_last=False)
+                self._emit(key, emitted, min(watermark, TIMESTAMP_MAX), is_last=False)
                 del fresh[key]
             self.time_budget.rest = None
-            yield said.batch()
+            yield emitted.batch()
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         # Whatever has been said has left the state, so that is where it goes on: not after an ordinal.
         items = self._state.main.items()
         while keys := [key for key, _ in islice(items, self.time_budget.rows_max)]:
             while keys:
-                said = Emitted()
+                emitted = Emitted()
                 taken = 0
                 for key in self.time_budget.through(Batch(list(keys))):
-                    self._say(key, said, TIMESTAMP_MAX, is_last=True)
+                    self._emit(key, emitted, TIMESTAMP_MAX, is_last=True)
                     self._state.main.delete(key)
                     taken += 1
                 del keys[:taken]
                 self.time_budget.rest = None
                 # Their time is that of all final results, if records have one here: the chain knows.
-                yield Batch(said.records), after
+                yield Batch(emitted.records), after
 
-    def _say(self, key: Any, said: Emitted, timestamp: int, *, is_last: bool) -> None:
+    def _emit(self, key: Any, emitted: Emitted, timestamp: int, *, is_last: bool) -> None:
         span = _Span(*self._state.main.get(key))
         try:
             results = self._results(key, span.start, span.end, span.value, is_last=is_last)
-            said.add(results, timestamp)
+            emitted.add(results, timestamp)
         except BaseException as error:
             raise self.result_failed(error, key, span.value) from error
         if not is_last:

@@ -24,12 +24,12 @@ class WindowOperator(TimedOperator):
         uid: str,
         state: KeyedState,
         folding: Folding,
-        say_late: Callable[[Any, int], None] | None = None,
+        emit_late: Callable[[Any, int], None] | None = None,
     ) -> None:
-        super().__init__(uid, state, say_late)
+        super().__init__(uid, state, emit_late)
         self._folding = folding
         self._is_saying = False
-        self._has_said = False
+        self._has_emitted = False
 
     def process(self, batch: Batch) -> Batch:
         if self._folding.note_input is not None:
@@ -45,19 +45,19 @@ class WindowOperator(TimedOperator):
         self._is_saying = True
         results = self._folding.results(key, start, end, value if is_last else owned_copy(value))
         self._is_saying = False
-        self._has_said = True
+        self._has_emitted = True
         return results
 
     def blamed(self, error: BaseException, records: list[Any], remaining: Iterator[Any]) -> UserCodeError:
         found = super().blamed(error, records, remaining)
         if self._is_saying:
-            found.is_first = not self._has_said
+            found.is_first = not self._has_emitted
         return found
 
     def result_failed(self, error: BaseException, key: Any, value: Any) -> UserCodeError:
         """Return `error`, which the function of the results has raised, as one that names key and value."""
         # However many records have got through: what that function needs may be down.
-        return user_code_error(self.uid, error, (key, value), is_first=not self._has_said)
+        return user_code_error(self.uid, error, (key, value), is_first=not self._has_emitted)
 
 
 def time_of(end: int) -> int:

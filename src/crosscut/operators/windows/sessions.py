@@ -36,12 +36,12 @@ class _Session(NamedTuple):
     """A session, but for its start.
 
     Attributes:
-        is_said: It has said its punctual result, and is kept for late records.
+        is_emitted: It has said its punctual result, and is kept for late records.
         news: How many records have come since it last said something early.
     """
 
     end: int
-    is_said: bool
+    is_emitted: bool
     news: int
     value: Any
 
@@ -57,9 +57,9 @@ class SessionWindows(WindowOperator):
         window: Session,
         trigger: Trigger | None = None,
         lateness_ms: int = 0,
-        say_late: Callable[[Any, int], None] | None = None,
+        emit_late: Callable[[Any, int], None] | None = None,
     ) -> None:
-        super().__init__(uid, state, folding, say_late)
+        super().__init__(uid, state, folding, emit_late)
         if folding.merge is None:
             raise InternalError(f"operator {uid!r} has sessions and no merge")
         self._merge = folding.merge
@@ -82,41 +82,41 @@ class SessionWindows(WindowOperator):
         if self._table.reads_ahead:
             known = self._sessions
             self._table.fetch((key, start) for key in dict.fromkeys(keys) for start in known.get(key, ()))
-        said = Emitted()
+        emitted = Emitted()
         with self.over(batch) as remaining:
             for key, time, record in zip(keys, times, remaining, strict=True):
-                self._add(key, time, record, said)
-        return said.batch()
+                self._add(key, time, record, emitted)
+        return emitted.batch()
 
     @property
     def comes_from(self) -> JSON:
-        return self._said_up_to if self._every_ms else None
+        return self._emitted_up_to if self._every_ms else None
 
     def _due(self, before: int) -> Iterator[Batch]:
         """Yield what the sessions say that end by then, in the order of their ends."""
         self._load()
         watermark = self.watermark
-        said = Emitted()
+        emitted = Emitted()
         while (row := self._next_due()) is not None:
-            self._say_punctual(row, said)
-            if self._is_enough(said):
-                yield said.batch()
-                said = Emitted()
+            self._emit_punctual(row, emitted)
+            if self._is_enough(emitted):
+                yield emitted.batch()
+                emitted = Emitted()
         if self._every_ms and before != NO_TIME and watermark // self._every_ms > before // self._every_ms:
             for row in iter(lambda: next(iter(self._fresh), None), None):
-                self._say_early(row, said)
-                if self._is_enough(said):
-                    yield said.batch()
-                    said = Emitted()
-        if said.records:
-            yield said.batch()
+                self._emit_early(row, emitted)
+                if self._is_enough(emitted):
+                    yield emitted.batch()
+                    emitted = Emitted()
+        if emitted.records:
+            yield emitted.batch()
 
-    def _is_enough(self, said: Emitted) -> bool:
-        return len(said.records) >= self.time_budget.rows_max or self.time_budget.is_over
+    def _is_enough(self, emitted: Emitted) -> bool:
+        return len(emitted.records) >= self.time_budget.rows_max or self.time_budget.is_over
 
     # Records.
 
-    def _add(self, key: Any, time: int, record: Any, said: Emitted) -> None:
+    def _add(self, key: Any, time: int, record: Any, emitted: Emitted) -> None:
         end = time + self._gap_ms
         starts = self._sessions.get(key, [])
         first, last = self._touched(key, starts, time, end)
@@ -135,7 +135,7 @@ class SessionWindows(WindowOperator):
             start, end = min(start, time), max(found_end, end)
         value = folding.add(value, record)
         self._replace(key, starts[first:last], start)
-        self._speak(key, start, end, news + 1, value, said)
+        self._update(key, start, end, news + 1, value, emitted)
 
     def _touched(self, key: Any, starts: list[int], time: int, end: int) -> tuple[int, int]:
         """Return where the sessions that overlap with `[time, end)` begin and end among the key's."""
@@ -145,17 +145,17 @@ class SessionWindows(WindowOperator):
             first -= 1
         return first, last
 
-    def _speak(self, key: Any, start: int, end: int, news: int, value: Any, said: Emitted) -> None:
+    def _update(self, key: Any, start: int, end: int, news: int, value: Any, emitted: Emitted) -> None:
         """Store a session that has got a record, and say what it says at once."""
         row = (key, start)
-        is_said = end <= self.watermark
-        is_due = is_said or 0 < self._rows_between <= news
+        is_emitted = end <= self.watermark
+        is_due = is_emitted or 0 < self._rows_between <= news
         if is_due:
             news = 0
-        self._table.put(row, (end, is_said, news, value))
-        self._look_at(key, end + self._lateness_ms if is_said else end)
+        self._table.put(row, (end, is_emitted, news, value))
+        self._look_at(key, end + self._lateness_ms if is_emitted else end)
         if is_due:
-            said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+            emitted.add(self._results(key, start, end, value, is_last=False), time_of(end))
         elif self._every_ms:
             self._fresh[row] = None
 
@@ -180,8 +180,8 @@ class SessionWindows(WindowOperator):
             if self._looked_at.get(key) != moment:
                 heappop(self._moments)
                 continue
-            due, start, is_said = min(self._dues(key))
-            if due == moment and not is_said:
+            due, start, is_emitted = min(self._dues(key))
+            if due == moment and not is_emitted:
                 return key, start
             heappop(self._moments)
             del self._looked_at[key]
@@ -193,16 +193,16 @@ class SessionWindows(WindowOperator):
     def _dues(self, key: Any) -> Iterator[tuple[int, int, bool]]:
         for start in self._sessions[key]:
             session = self._row(key, start)
-            due = session.end + self._lateness_ms if session.is_said else session.end
-            yield due, start, session.is_said
+            due = session.end + self._lateness_ms if session.is_emitted else session.end
+            yield due, start, session.is_emitted
 
-    def _say_punctual(self, row: Any, said: Emitted) -> None:
+    def _emit_punctual(self, row: Any, emitted: Emitted) -> None:
         key, start = row
         end, _, _, value = self._row(key, start)
         is_kept = end + self._lateness_ms > self.watermark
         for _ in self.time_budget.through(Batch([key])):
             try:
-                said.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
+                emitted.add(self._results(key, start, end, value, is_last=not is_kept), time_of(end))
             except BaseException as error:
                 raise self.result_failed(error, key, value) from error
             self._fresh.pop(row, None)
@@ -215,16 +215,16 @@ class SessionWindows(WindowOperator):
         # What has not been said is still in the state.
         self.time_budget.rest = None
 
-    def _say_early(self, row: Any, said: Emitted) -> None:
+    def _emit_early(self, row: Any, emitted: Emitted) -> None:
         key, start = row
-        end, is_said, _, value = self._row(key, start)
+        end, is_emitted, _, value = self._row(key, start)
         for _ in self.time_budget.through(Batch([key])):
             try:
-                said.add(self._results(key, start, end, value, is_last=False), time_of(end))
+                emitted.add(self._results(key, start, end, value, is_last=False), time_of(end))
             except BaseException as error:
                 raise self.result_failed(error, key, value) from error
             del self._fresh[row]
-            self._table.put(row, (end, is_said, 0, value))
+            self._table.put(row, (end, is_emitted, 0, value))
         self.time_budget.rest = None
 
     def _forget(self, key: Any, start: int) -> None:

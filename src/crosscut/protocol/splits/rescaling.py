@@ -33,7 +33,7 @@ from crosscut.foundation.keys import groups_of_task
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
 
-ALL_SAID = (1 << 30, "")
+ALL_EMITTED = (1 << 30, "")
 """How far a task has come that has said everything it has to say at the end of its input."""
 _WEIGHT = 3
 
@@ -49,11 +49,11 @@ class FinalProgress:
     """How far a task has come with its final results, for its snapshot.
 
     Attributes:
-        said: As in `Snapshot.said`.
-        ended: It has said all.
+        position: As `Snapshot.said`.
+        ended: The task has emitted all of them.
     """
 
-    said: JSON = None
+    position: JSON = None
     ended: bool = False
 
 
@@ -160,7 +160,7 @@ def rescaled(
                 heirs = [mine[i] for i in _with_groups_of(index, before, parallelism, max_parallelism)]
             named = [one for i, one in enumerate(mine) if taken_over_by(i, parallelism) == index]
             logs = [part for one in (*mine, *senders) for part in one.log]
-            progress = _said(
+            progress = _final_progress(
                 mine,
                 index,
                 parallelism,
@@ -176,7 +176,7 @@ def rescaled(
                 pending=mine[index].pending if index < before else (),
                 committed=mine[index].committed if index < before else None,
                 ended=progress.ended,
-                said=progress.said,
+                said=progress.position,
                 log=_once(logs),
                 watermark=watermark if is_keyed else _lowest(watermarks),
                 assigned=assigned,
@@ -318,58 +318,61 @@ def deal(rows: Iterable[Any], parallelism: int) -> list[JSON]:
 # Final results: how far they have been said, by key group.
 
 
-def said_ranges(snapshot: Snapshot, groups: range) -> list[tuple[range, Reached]]:
+def final_progress_ranges(snapshot: Snapshot, groups: range) -> list[tuple[range, Reached]]:
     """Return how far a task that owns `groups` has come, by key group, in order.
 
     Raises:
         StateError: The snapshot says something else.
     """
     if snapshot.ended:
-        return [(groups, ALL_SAID)]
-    own, before = read_said(snapshot.said)
+        return [(groups, ALL_EMITTED)]
+    own, before = read_final_progress(snapshot.said)
     if not before:
         return [(groups, own)]
     return [(one, max(reached, own)) for one, reached in before]
 
 
-def read_said(said: JSON) -> tuple[Reached, list[tuple[range, Reached]]]:
-    """Return what `Snapshot.said` says: how far the task has come, and its predecessors, by key group.
+def read_final_progress(final_progress: JSON) -> tuple[Reached, list[tuple[range, Reached]]]:
+    """Return what `Snapshot.said` holds: the progress of the task, and of its predecessors by key group.
 
     Raises:
         StateError: It says something else.
     """
-    match said:
+    match final_progress:
         case None:
             return (0, ""), []
         case [int() as position, str() as ordinal]:
             return (position, ordinal), []
         case [int() as position, str() as ordinal, list(ranges)]:
-            return (position, ordinal), [_range(one, said) for one in ranges]
+            return (position, ordinal), [_range(one, final_progress) for one in ranges]
         case _:
-            raise _unreadable(said)
+            raise _unreadable(final_progress)
 
 
-def _range(found: Any, said: JSON) -> tuple[range, Reached]:
+def _range(found: Any, final_progress: JSON) -> tuple[range, Reached]:
     match found:
         case [int() as first, int() as stop, int() as position, str() as ordinal]:
             return range(first, stop), (position, ordinal)
         case _:
-            raise _unreadable(said)
+            raise _unreadable(final_progress)
 
 
-def _unreadable(said: JSON) -> StateError:
-    return StateError(f"a snapshot says of the end of input {said!r:.100}: expected [operator, ordinal]")
+def _unreadable(final_progress: JSON) -> StateError:
+    return StateError(
+        f"cannot read the final progress of a snapshot: found {final_progress!r:.100}, expected "
+        f"[operator, ordinal]"
+    )
 
 
-def shown_said(own: Reached, before: Iterable[tuple[range, Reached]]) -> JSON:
-    """Return what `read_said` reads; None if nothing has been said."""
+def shown_final_progress(own: Reached, before: Iterable[tuple[range, Reached]]) -> JSON:
+    """Return what `read_final_progress` reads; None before the first final result."""
     ranges: list[JSON] = [[one.start, one.stop, *reached] for one, reached in before]
     if not ranges:
         return None if own == (0, "") else [*own]
     return [*own, ranges]
 
 
-def _said(
+def _final_progress(
     before: Sequence[Snapshot],
     index: int,
     parallelism: int,
@@ -387,20 +390,24 @@ def _said(
     ranges = [
         one
         for other, snapshot in enumerate(before)
-        for one in said_ranges(snapshot, groups_of_task(other, max_parallelism, len(before)))
+        for one in final_progress_ranges(snapshot, groups_of_task(other, max_parallelism, len(before)))
     ]
     if not is_keyed:
         reached = min(reached for _, reached in ranges)
-        return FinalProgress(ended=True) if reached == ALL_SAID else FinalProgress(shown_said(reached, ()))
+        return (
+            FinalProgress(ended=True)
+            if reached == ALL_EMITTED
+            else FinalProgress(shown_final_progress(reached, ()))
+        )
     mine = groups_of_task(index, max_parallelism, parallelism)
-    found = combined_said(ranges, mine)
+    found = combined_final_progress(ranges, mine)
     if found.ended and is_dealt and not all(one.ended for one in before):
         # Its keys have had their final results. It has not had the end of what is not by key.
-        return FinalProgress(shown_said((0, ""), [(mine, ALL_SAID)]))
+        return FinalProgress(shown_final_progress((0, ""), [(mine, ALL_EMITTED)]))
     return found
 
 
-def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> FinalProgress:
+def combined_final_progress(before: Iterable[tuple[range, Reached]], mine: range) -> FinalProgress:
     """Return how far a task with the groups `mine` has come with its final results."""
     ranges = [
         (range(max(one.start, mine.start), min(one.stop, mine.stop)), reached)
@@ -408,11 +415,11 @@ def combined_said(before: Iterable[tuple[range, Reached]], mine: range) -> Final
         if one.start < mine.stop and mine.start < one.stop
     ]
     found = {reached for _, reached in ranges}
-    if found == {ALL_SAID}:
+    if found == {ALL_EMITTED}:
         return FinalProgress(ended=True)
     if len(found) == 1:
-        return FinalProgress(shown_said(found.pop(), ()))
-    return FinalProgress(shown_said((0, ""), ranges))
+        return FinalProgress(shown_final_progress(found.pop(), ()))
+    return FinalProgress(shown_final_progress((0, ""), ranges))
 
 
 def shown(checkpoint_id: CheckpointId, parallelism: int, before: int) -> str:

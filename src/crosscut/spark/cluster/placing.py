@@ -52,7 +52,7 @@ def _resolved(sink: Sink[Any]) -> Sink[Any]:
     match sink:
         case PythonSink():
             return sink.resolved()
-        case SinkWithDeadLetters(records, letters):
-            return SinkWithDeadLetters(_resolved(records), _resolved(letters))
+        case SinkWithDeadLetters(records, dead_letters):
+            return SinkWithDeadLetters(_resolved(records), _resolved(dead_letters))
         case _:
             return sink

@@ -28,7 +28,7 @@ from crosscut.protocol.log.entries import (
 )
 from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Part, Snapshot
-from crosscut.protocol.splits.rescaling import said_ranges
+from crosscut.protocol.splits.rescaling import final_progress_ranges
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log
@@ -288,10 +288,10 @@ class Checkers:
                 whole.update(values)
             state = tables.get(MAIN, {})
             if snapshot.ended:
-                cut.told.setdefault(task.vertex, set()).update(state)
+                cut.emitted.setdefault(task.vertex, set()).update(state)
             elif snapshot.said is not None and task.vertex not in self._calling:
                 # Calls that wait are the task's that has the record, whatever group their number is of.
-                cut.told.setdefault(task.vertex, set()).update(self._told(snapshot, state, groups))
+                cut.emitted.setdefault(task.vertex, set()).update(self._emitted(snapshot, state, groups))
             for part in snapshot.log:
                 for logged in decoded_log(self._content(part)):
                     batch = decode_batch(logged.data)
@@ -315,10 +315,12 @@ class Checkers:
     def _group(self, key: Any) -> int:
         return key_group(key, self._max_parallelism)
 
-    def _told(self, snapshot: Snapshot, state: Mapping[Any, Any], groups: range) -> set[Any]:
-        """Return the keys whose final results have been said, by whomever."""
-        said = {group: reached for ranges, reached in said_ranges(snapshot, groups) for group in ranges}
-        return {key for key in state if said[self._group(key)] >= (0, ordinal_of(key))}
+    def _emitted(self, snapshot: Snapshot, state: Mapping[Any, Any], groups: range) -> set[Any]:
+        """Return the keys whose final results have been emitted, by this task or a predecessor."""
+        emitted_up_to = {
+            group: reached for ranges, reached in final_progress_ranges(snapshot, groups) for group in ranges
+        }
+        return {key for key in state if emitted_up_to[self._group(key)] >= (0, ordinal_of(key))}
 
     def _content(self, part: Part) -> bytes:
         data = self._read(part.path) if part.path else base64.b64decode(part.inline)

@@ -26,7 +26,7 @@ from crosscut.protocol.messages import (
     WorkerMessage,
     WorkerReady,
 )
-from crosscut.protocol.splits.rescaling import read_said
+from crosscut.protocol.splits.rescaling import read_final_progress
 from crosscut.task.discovery import found_in
 from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.processes import Process
@@ -152,7 +152,7 @@ class WatchedDriver(CoordinatorDriver):
                 )
             for one in deploy.snapshots:
                 seen["rescaled: records on their way"] += bool(one.snapshot.log)
-                seen["rescaled: final results half said"] += bool(read_said(one.snapshot.said)[1])
+                seen["rescaled: final results half said"] += bool(read_final_progress(one.snapshot.said)[1])
 
     def _perform(self, effects: list[JobEffect]) -> None:
         super()._perform(effects)

@@ -95,13 +95,13 @@ class Cut:
 
     Attributes:
         states: Keyed state by vertex and name; see `state_name`.
-        told: Keys by vertex whose end has been told already, so that `emit="final"` is silent.
+        emitted: Keys by vertex with a final result already emitted, so that `emit="final"` stays silent.
         under_way: (vertex, record) in channels.
         unread: (source vertex, records still to be read).
     """
 
     states: dict[str, dict[Any, Any]] = field(default_factory=dict)
-    told: dict[str, set[Any]] = field(default_factory=dict)
+    emitted: dict[str, set[Any]] = field(default_factory=dict)
     under_way: list[tuple[str, Item]] = field(default_factory=list)
     unread: list[tuple[str, Iterable[Any]]] = field(default_factory=list)
 
@@ -162,17 +162,17 @@ class _Run:
                 if isinstance(node.spec, ProcessSpec | ConnectSpec):
                     self._fire_all(vertex, position, node)
                 if getattr(node.spec, "emit", "") == "final":
-                    told = self._cut.told.get(name, set())
+                    emitted = self._cut.emitted.get(name, set())
                     for key, value in list(self._states.get(name, {}).items()):
-                        if key not in told:
+                        if key not in emitted:
                             for item in self._finally(vertex, node, key, value):
                                 self._through(vertex, position + 1, item)
                     self._drain()
                 if isinstance(node.spec, TimedSpec):
-                    for said in self._timed(vertex, node.uid, node.spec).end():
+                    for result in self._timed(vertex, node.uid, node.spec).end():
                         # Global windows are of no time where records have none.
-                        time = said.time if vertex.has_event_time else None
-                        self._through(vertex, position + 1, Item(said.record, None, time))
+                        time = result.time if vertex.has_event_time else None
+                        self._through(vertex, position + 1, Item(result.record, None, time))
                     self._drain()
         return self._out
 
@@ -211,10 +211,10 @@ class _Run:
             with UserCode(node.uid, (context.key, time)):
                 if dead_letters_of(node.spec):
                     letter = DeadLetter(None, "", node.uid, key, time)
-                    said = self._attempted(vertex, node, call, letter, at)
+                    results = self._attempted(vertex, node, call, letter, at)
                 else:
-                    said = call()
-            for one in said:
+                    results = call()
+            for one in results:
                 self._through(vertex, position + 1, one)
             self._drain()
 
@@ -262,7 +262,7 @@ class _Run:
     ) -> tuple[Item, ...]:
         """Return what `call` does, or have `letter` sent: then nothing has happened but that."""
         before = {name: rows_copied(state) for name, state in self._states.items()}
-        said = len(self._queue)
+        queued = len(self._queue)
         try:
             try:
                 return call()
@@ -276,10 +276,10 @@ class _Run:
             for name, state in self._states.items():
                 state.clear()
                 state.update(before.get(name, {}))
-            while len(self._queue) > said:
+            while len(self._queue) > queued:
                 self._queue.pop()
-            said_of_it = replace(letter, error=text_of(error))
-            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(said_of_it, None, time))
+            with_error = replace(letter, error=text_of(error))
+            self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(with_error, None, time))
             return ()
 
     def _processed(self, vertex: Vertex, node: OperatorNode, item: Item) -> tuple[Item, ...]:
@@ -340,8 +340,8 @@ class _Run:
                 found = call(record, context)
                 return () if found is None else tuple(Item(one, None, time) for one in several(found, call))
             case WindowSpec() | WindowJoinSpec() | IntervalJoinSpec() | LatestJoinSpec():
-                said = self._timed(vertex, node.uid, spec).take(record, key, time, item.input)
-                return tuple(Item(one.record, None, one.time) for one in said)
+                results = self._timed(vertex, node.uid, spec).take(record, key, time, item.input)
+                return tuple(Item(one.record, None, one.time) for one in results)
             case _:
                 assert_never(spec)
 
@@ -367,13 +367,13 @@ class _Run:
     def _begun(
         self, vertex: Vertex, uid: str, process: KeyedProcess[Any, Any]
     ) -> tuple[KeyedProcess[Any, Any], ConnectedContext]:
-        def say(name: str, record: Any, timestamp: int | None) -> None:
+        def emit(name: str, record: Any, timestamp: int | None) -> None:
             self._send(vertex, SideOutput(uid, name), Item(record, None, timestamp))
 
         def state(name: str) -> dict[Any, Any]:
             return self._states.setdefault(state_name(vertex.vertex_id, name), {})
 
-        context = ConnectedContext(say, Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
+        context = ConnectedContext(emit, Clocks(state(EVENT_TIMERS), state(PROCESSING_TIMERS)))
         # All at once: nothing is early here.
         context.watermark = END_OF_TIME
         running = attached(process, cells_of(process, state), context)

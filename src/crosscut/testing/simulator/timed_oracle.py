@@ -124,10 +124,10 @@ class TimedRun:
         for key, rows in self._table("sessions" if isinstance(window, Session) else "windows").items():
             for start, row in rows.items():
                 if isinstance(window, Session):
-                    end, is_said, _, value = row
+                    end, is_emitted, _, value = row
                 else:
-                    end, is_said, value = start + window.size_ms, False, self._unpacked(row)[0]
-                if not is_said:
+                    end, is_emitted, value = start + window.size_ms, False, self._unpacked(row)[0]
+                if not is_emitted:
                     for one in fold.results(key, start, end, value):
                         yield Emitted(one, min(end - 1, TIMESTAMP_MAX))
 
@@ -187,16 +187,16 @@ class TimedRun:
 
     def _met(self, spec: IntervalJoinSpec, record: Any, key: Any, time: int, side: int) -> Iterable[Emitted]:
         mine, theirs = (self._table(name) for name in (("left", "right"), ("right", "left"))[side])
-        said = []
+        emitted = []
         for other_time, others in theirs.get(key, {}).items():
             distance = other_time - time if side == LEFT else time - other_time
             if spec.lower_ms <= distance <= spec.upper_ms:
-                said += [
+                emitted += [
                     Emitted(_pair(key, side, record, other), max(time, other_time)) for other, _ in others
                 ]
                 theirs[key][other_time] = [(other, True) for other, _ in others]
-        mine.setdefault(key, {}).setdefault(time, []).append((record, bool(said)))
-        return said
+        mine.setdefault(key, {}).setdefault(time, []).append((record, bool(emitted)))
+        return emitted
 
     def _joined(
         self, spec: LatestJoinSpec, record: Any, key: Any, time: int | None, side: int

@@ -153,7 +153,7 @@ def parsed(data: bytes) -> Message:
 
 
 def _message(reader: _Reader) -> Message:
-    match kind := reader.letter():
+    match kind := reader.kind_code():
         case "B":
             lsn, time, xid = reader.numbers(">QqI")
             return Begin(lsn, (time + _MICROSECONDS_OF_2000) // 1_000, xid)
@@ -170,7 +170,7 @@ def _message(reader: _Reader) -> Message:
             return Insert(oid, _new_row(reader))
         case "U":
             (oid,) = reader.numbers(">I")
-            match part := reader.letter():
+            match part := reader.kind_code():
                 case "K" | "O":
                     old = _row(reader)
                     return Update(oid, old, part == "O", _new_row(reader))
@@ -237,13 +237,13 @@ class _Reader:
         self._next += count
         return self._data[self._next - count : self._next]
 
-    def letter(self) -> str:
+    def kind_code(self) -> str:
         return self.bytes(1).decode("latin-1")
 
-    def one_of(self, letters: str) -> str:
-        found = self.letter()
-        if found not in letters:
-            raise ValueError(f"unknown letter {found!r}, expected one of {letters!r}")
+    def one_of(self, codes: str) -> str:
+        found = self.kind_code()
+        if found not in codes:
+            raise ValueError(f"unknown letter {found!r}, expected one of {codes!r}")
         return found
 
     def numbers(self, form: str) -> tuple[int, ...]:
