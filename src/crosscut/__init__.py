@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     )
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
+    from crosscut.flow.frame import Frame
     from crosscut.flow.keyed_stream import KeyedStream
     from crosscut.flow.stream import Stream
     from crosscut.flow.tumbling import tumbling
@@ -117,6 +118,7 @@ __all__ = [
     "DynamicSource",
     "EndOfSplit",
     "Flow",
+    "Frame",
     "HeldData",
     "Job",
     "JsonLogFormatter",
@@ -199,6 +201,7 @@ _NAMES = {
     "contracts.dynamic_source": "Discovered DynamicSource",
     "errors": "CrosscutError",
     "flow.flow": "Flow",
+    "flow.frame": "Frame",
     "flow.keyed_stream": "KeyedStream",
     "flow.stream": "Stream",
     "flow.tumbling": "tumbling",

@@ -47,6 +47,22 @@ def simulate(tmp_path: Path) -> Iterator[object]:
         sys.modules.pop(name, None)
 
 
+def test_frames_between_records_pass(simulate) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("polars", reason="pip install 'crosscut[polars]'")
+    done = simulate(
+        "import polars as pl\n"
+        "frame = flow.source(cc.generate(lambda i: {'w': words[i % 40], 'n': i}, count=40))"
+        ".frame({'w': 'string', 'n': 'int64'})\n"
+        "frame.filter(pl.col('n') % 3 > 0).with_columns(n=pl.col('n') * 2).sink(cc.collect())\n"
+        "rows = frame.drop('w').rows().key_by(lambda r: r['n'] % 4)\n"
+        "rows.sum(lambda r: r['n'], emit='final').sink(cc.collect())",
+        *(word for one in ("aligned", "unaligned", "switching", "halting") for word in ("--snapshots", one)),
+    )
+    assert done.exit_code == 0, done.output
+    assert "0 of 25 failed" in done.output
+    assert "wrong" not in done.output and "differ" not in done.output
+
+
 def test_a_flow_that_depends_on_its_records_alone_passes(simulate) -> None:  # type: ignore[no-untyped-def]
     done = simulate(
         "flow.source(numbers).key_by(lambda r: r[0]).sum(lambda r: r[1], emit='final').sink(cc.collect())",

@@ -48,6 +48,10 @@ def windowed(flow: cc.Flow) -> Any:
     return keyed(flow).window(cc.tumbling("1s"))
 
 
+def framed(flow: cc.Flow) -> Any:
+    return started(flow).frame({"n": "int64"})
+
+
 Added = Callable[[cc.Flow, str], Any]
 STREAM: dict[str, Added] = {
     "map": lambda f, name: started(f).map(abs, name=name),
@@ -68,7 +72,18 @@ STREAM: dict[str, Added] = {
     "iterate": lambda f, name: started(f).iterate(
         lambda loop: (loop.filter(lambda n: n), loop.filter(lambda n: not n)), name=name
     ),
+    "frame": lambda f, name: started(f).frame({"n": "int64"}, name=name),
     "sink": lambda f, name: started(f).sink(cc.printing(), name=name),
+}
+FRAME: dict[str, Added] = {
+    "select": lambda f, name: framed(f).select("n", name=name),
+    "with_columns": lambda f, name: framed(f).with_columns(m="n", name=name),
+    "filter": lambda f, name: framed(f).filter(True, name=name),
+    "drop": lambda f, name: framed(f).with_columns(m="n").drop("m", name=name),
+    "rename": lambda f, name: framed(f).rename({"n": "m"}, name=name),
+    "map_batches": lambda f, name: framed(f).map_batches(abs, {"n": "int64"}, name=name),
+    "rows": lambda f, name: framed(f).rows(name=name),
+    "sink": lambda f, name: framed(f).sink(cc.printing(), name=name),
 }
 KEYED: dict[str, Added] = {
     **{
@@ -102,7 +117,8 @@ OTHERS: dict[str, Added] = {
 CASES = {
     f"{kind}.{method}": added
     for kind, methods in (
-        ("Stream", STREAM), ("KeyedStream", KEYED), ("WindowedStream", WINDOWED), ("Flow", OTHERS)
+        ("Stream", STREAM), ("KeyedStream", KEYED), ("WindowedStream", WINDOWED), ("Frame", FRAME),
+        ("Flow", OTHERS)
     )
     for method, added in methods.items()
 }  # fmt: skip
@@ -116,7 +132,8 @@ def test_an_operator_is_called_as_it_is_named(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "methods"), [(cc.Stream, STREAM), (cc.KeyedStream, KEYED), (cc.WindowedStream, WINDOWED)]
+    ("kind", "methods"),
+    [(cc.Stream, STREAM), (cc.KeyedStream, KEYED), (cc.WindowedStream, WINDOWED), (cc.Frame, FRAME)],
 )
 def test_every_method_that_adds_an_operator_takes_a_name(kind: type, methods: dict[str, Added]) -> None:
     public = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}

@@ -355,8 +355,10 @@ class SinkWriter(ABC):
     Attributes:
         set_aside: Takes a refused record and the reason, if the user asked for dead letters. Set by the
             runtime before `recover`.
+        takes_frames: Whether `write` takes `FrameRows` of a frame as they are. Else it gets lists of dicts.
     """
 
+    takes_frames: bool = False
     set_aside: Callable[[Any, str], None] | None = None
 
     def refuse(self, record: Any, reason: str) -> None:

@@ -54,6 +54,7 @@ from crosscut.graph.specs import (
 )
 
 if TYPE_CHECKING:
+    from crosscut.flow.frame import Frame
     from crosscut.flow.keyed_stream import KeyedStream
 
 Other = TypeVar("Other")
@@ -515,6 +516,31 @@ class Stream(SideOutputs, Generic[Record]):
         checked = _field_or_function(self._draft, "key_by", function)
         spec = KeyBySpec(checked, on_error=_on_error(self._draft, "key_by", on_error))
         return KeyedStream(self._draft, self._add("key_by", spec, name=name))
+
+    def frame(self, schema: Any = None, *, name: str | None = None) -> Frame:
+        """Return a frame of the records: their fields as columns, a batch at a time (`crosscut[polars]`).
+
+        A field is taken of a mapping by its key, of any other record by its attribute. A source that has
+        columns, such as `crosscut.files.read_parquet`, gives them as they are when nothing else reads it.
+
+        Args:
+            schema: Names and types: types of Polars or Arrow, or their names in Arrow, such as "int64",
+                "string" or "timestamp[us, tz=UTC]"; a `polars.Schema`, or a `pyarrow.Schema`, which also says
+                which columns have no nulls. None: what the first file of a source of columns says.
+
+        Raises:
+            FlowError: It is no schema, or is not known; or the records have timestamps. Later, in the job: a
+                record lacks a field, or a value would be another one in its column. Names the record.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> import polars as pl
+            >>> orders = cc.Flow("orders").source(cc.items([{"item": "tea", "price": 3}]))
+            >>> cheap = orders.frame({"item": pl.String, "price": "int64"}).filter(pl.col("price") < 5)
+        """
+        from crosscut.flow.frame import frame_of
+
+        return frame_of(self._draft, self._input, schema, name)
 
     def union(self, *streams: Stream[Other], name: str | None = None) -> Stream[Record | Other]:
         """Merge with other streams of the same flow; records of one stream keep their order.

@@ -9,10 +9,12 @@ from hashlib import sha256
 from typing import assert_never
 
 from crosscut.contracts.dead_letters import DEAD_LETTERS
+from crosscut.contracts.frames import FrameSource
 from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
+from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.lookup import LookupSpec
 from crosscut.graph.rate_limit import shared_turns
@@ -107,6 +109,12 @@ def kind_of(spec: OperatorSpec) -> str:
             return "latest_join"
         case ConnectSpec():
             return "connect"
+        case FrameSpec():
+            return "frame"
+        case FrameMapSpec():
+            return spec.kind
+        case FrameRowsSpec():
+            return "rows"
         case SinkSpec():
             return "sink"
     assert_never(spec)
@@ -239,6 +247,8 @@ def _chained(
 def _fitted(node: OperatorNode, consumers: Sequence[OperatorNode], parallelism: int) -> OperatorNode:
     """Return the operator as one that knows what those ask of it that read from it, and how many it is."""
     match node.spec:
+        case SourceSpec(FrameSource() as source) if (columns := _columns_read(consumers)) is not None:
+            return replace(node, spec=SourceSpec(source.in_frames(columns)))
         case KeyBySpec() as spec:
             keys_only = len(consumers) == 1 and _needs_only_keys(consumers[0].spec)
             return replace(node, spec=replace(spec, keys_only=keys_only))
@@ -248,6 +258,16 @@ def _fitted(node: OperatorNode, consumers: Sequence[OperatorNode], parallelism: 
             return replace(node, spec=shared_turns(spec, parallelism))
         case _:
             return node
+
+
+def _columns_read(consumers: Sequence[OperatorNode]) -> tuple[str, ...] | None:
+    """Return the columns that a frame takes of a source, None if anything else reads that, or far from it."""
+    match consumers:
+        case [OperatorNode(spec=FrameSpec() as spec, inputs=(Input(how="forward"),))]:
+            # All of them, where another one is an error.
+            return () if spec.is_closed else tuple(spec.schema)
+        case _:
+            return None
 
 
 def _needs_only_keys(spec: OperatorSpec) -> bool:

@@ -7,9 +7,11 @@ import re
 from crosscut.contracts.connectors import Guarantee, Source
 from crosscut.contracts.dead_letters import DEAD_LETTERS
 from crosscut.contracts.dynamic_source import DynamicSource
+from crosscut.foundation.frame_rows import schema_text
 from crosscut.foundation.keys import groups_of_task
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
+from crosscut.graph.frames import FrameMapSpec, FrameSpec
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -182,6 +184,8 @@ def _operator(node: OperatorNode) -> str:
         details += [name for name, _ in node.spec.predicates] + ["rest"] * node.spec.has_rest
     if isinstance(node.spec, _KEYED):
         details.append(node.spec.emit)
+    if isinstance(node.spec, FrameSpec | FrameMapSpec):
+        details.append(schema_text(node.spec.schema))
     if isinstance(node.spec, _PROCESSES):
         details += [f"{name}: {kind}" for name, kind in node.spec.states]
     if dead_letters_of(node.spec):

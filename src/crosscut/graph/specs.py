@@ -14,6 +14,7 @@ from crosscut.contracts.connected_process import ConnectedProcess, StreamProcess
 from crosscut.contracts.connectors import Sink, Source
 from crosscut.contracts.dead_letters import DEAD_LETTERS, OnError
 from crosscut.contracts.process import KeyedProcess
+from crosscut.graph.frames import AnyFrameSpec
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.windows import WindowSpec
 
@@ -253,6 +254,7 @@ OperatorSpec = (
     | IntervalJoinSpec
     | WindowJoinSpec
     | LatestJoinSpec
+    | AnyFrameSpec
     | SinkSpec
 )
 Partitioning = Literal["forward", "hash", "rebalance", "broadcast"]

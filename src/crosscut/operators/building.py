@@ -10,6 +10,7 @@ from crosscut.contracts.connectors import SinkWriter
 from crosscut.contracts.process import declared, timer_tables
 from crosscut.contracts.state import MapState
 from crosscut.errors import InternalError
+from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -173,6 +174,11 @@ def build(
             from crosscut.operators.timed_building import timed_operator
 
             return timed_operator(node.uid, spec, _present(state, node), Sides(node.uid, read_aside))
+        case FrameSpec() | FrameMapSpec() | FrameRowsSpec():
+            # Not above: a worker loads what its graph needs.
+            from crosscut.operators.frames import frame_operator
+
+            return frame_operator(node.uid, spec)
         case StreamProcessSpec(process):
             sides = Sides(node.uid, read_aside)
             return StreamProcessing(node.uid, process, _present(state, node), sides, begins)

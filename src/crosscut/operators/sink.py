@@ -5,6 +5,7 @@ from __future__ import annotations
 from crosscut.contracts.connectors import SinkWriter
 from crosscut.contracts.dead_letters import DeadLetter, SetsAside
 from crosscut.foundation.batch import Batch
+from crosscut.foundation.frame_rows import FrameRows
 from crosscut.operators.connector_errors import raise_named, record_to_blame
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
@@ -30,9 +31,12 @@ class SinkOperator(Operator):
     def process(self, batch: Batch) -> Batch:
         if batch.records:
             self.time_budget.step()
+            records = batch.records
+            if isinstance(records, FrameRows) and not self.writer.takes_frames:
+                records = list(records)
             try:
-                self.writer.write(batch.records)
+                self.writer.write(records)
             except BaseException as error:  # noqa: BLE001 - a sink may raise anything; raised again
-                raise_named("sink", self.uid, error, record_to_blame(batch.records, error))
+                raise_named("sink", self.uid, error, record_to_blame(records, error))
             self.taken_count += len(batch)
         return _NOTHING

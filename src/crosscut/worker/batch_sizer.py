@@ -89,6 +89,9 @@ class BatchSizer(ABC):
     def took(self, rows: int, elapsed_ns: int) -> None:
         """A slice of `rows` records, at least one, has taken `elapsed_ns`."""
 
+    def widen(self, rows_max: int) -> None:
+        """A full batch of this task has `rows_max` records: more than of others, if it takes columns."""
+
     @abstractmethod
     def start_over(self) -> None:
         """A slice has failed, perhaps because it took too long: the next one is to be small."""
@@ -131,6 +134,9 @@ class AdaptiveBatchSizer(BatchSizer):
         self._chance = 0.0
         self.time_budget = TimeBudget()
         self.start_over()
+
+    def widen(self, rows_max: int) -> None:
+        self._rows_max = max(self._rows_max, rows_max)
 
     def start_over(self) -> None:
         self._forget()

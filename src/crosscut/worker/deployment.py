@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol
 
 from crosscut.contracts.connected_process import Begins
@@ -18,10 +19,11 @@ from crosscut.errors import StateError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId, VertexId, WorkerIndex
 from crosscut.foundation.keys import KeyRouter, OwnedKeys, groups_of_task, key_group, owner_of_group
-from crosscut.graph.channels import back_edges_of, depths_of, inputs_of, leaving, read_aside
+from crosscut.graph.channels import back_edges_of, depths_of, inputs_of, read_aside
+from crosscut.graph.frames import rows_of_batch
 from crosscut.graph.lookup import LookupSpec
 from crosscut.graph.source_groups import aligned_splits
-from crosscut.graph.specs import AsyncMapSpec, JobGraph, KeyBySpec, Vertex
+from crosscut.graph.specs import AsyncMapSpec, JobGraph, Vertex
 from crosscut.host.failpoints import Failpoints
 from crosscut.operators.building import build, keyed_state
 from crosscut.operators.connector_errors import raise_named
@@ -47,9 +49,9 @@ from crosscut.state.predecessor_state import PredecessorState
 from crosscut.state.reading import ReadPart
 from crosscut.state.rocksdb.database import BLOCK_CACHE_BYTES
 from crosscut.task.channel_log import decoded_log
+from crosscut.task.edge_outputs import outputs_of_task
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import REPLAYED, LoggedBatch
-from crosscut.task.outputs import Output, build_output
 from crosscut.task.plan import TaskPlan
 from crosscut.task.rerouting import rerouted
 from crosscut.task.spilling import SpillSpaces
@@ -226,10 +228,11 @@ async def build_tasks(
         source = vertex.source
         unread: JSON = snapshot.positions if deploy.restore else splits.get(task_id)
         inputs = inputs_of(graph, task_id)
+        batch_rows = rows_of_batch(map(attrgetter("spec"), vertex.chain), terms.batch_rows)
         closing = back_edges_of(graph, task_id)
         queues = {
             channel: InputQueue(
-                channel, spaces.boundless if channel in closing else spaces.bounded, terms.batch_rows
+                channel, spaces.boundless if channel in closing else spaces.bounded, batch_rows
             )
             for channel in inputs
         }
@@ -266,8 +269,8 @@ async def build_tasks(
                 replay=order,
                 log_space=spaces.boundless,
                 chain=[operator for operator in operators if operator is not None],
-                outputs=_outputs_of(graph, vertex, task_id, router, terms.batch_rows),
-                batch_rows=terms.batch_rows,
+                outputs=outputs_of_task(graph, vertex, task_id, router, terms.batch_rows),
+                batch_rows=batch_rows,
                 channel_bytes=terms.channel_bytes,
                 splits=new_splits(
                     source.source,
@@ -466,25 +469,3 @@ def _writer_of(
     return spec.sink.writer(
         SinkContext(deploy.lineage, deploy.epoch, task, uid, held, deploy.driver, graph.name, progress)
     )
-
-
-def _outputs_of(
-    graph: JobGraph, vertex: Vertex, task: TaskId, router: KeyRouter, batch_rows: int
-) -> list[Output]:
-    # A fold that begins before the shuffle stands after the operator that made the keys.
-    key_by_uid = next(
-        (node.uid for node in vertex.chain if isinstance(node.spec, KeyBySpec)), vertex.chain[-1].uid
-    )
-    return [
-        build_output(
-            edge.partitioning,
-            leaving(graph, edge, task.index),
-            batch_rows=batch_rows,
-            router=router,
-            key_by_uid=key_by_uid,
-            task_index=task.index,
-            side=edge.side,
-        )
-        for edge in graph.edges
-        if edge.source == vertex.vertex_id
-    ]

@@ -95,6 +95,7 @@ class TaskRunner:
         self._pool = pool
         self._speaking = Speaking(pool.epoch, task.task_id, task.snapshots)
         self._batch_sizer = pool.sizer_of(task.task_id)
+        self._batch_sizer.widen(task.rows_max)
         # Since the task last took records, if it is not through with them.
         self._rows = 0
         self._busy_ns = 0

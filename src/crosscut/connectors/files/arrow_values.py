@@ -104,3 +104,11 @@ def _type_of(arrow: Any, name: str, kind: Any) -> Any:
         f"schema: {kind!r} is no type for {name!r}; expected one such as 'int64', 'string' or "
         f"'timestamp[us]', or give a pyarrow.Schema"
     )
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type of the same values whose offsets are short: text and bytes have several layouts."""
+    arrow = required("pyarrow", "parquet")
+    if str(kind) in ("string", "large_string", "string_view"):
+        return arrow.string()
+    return arrow.binary() if str(kind) in ("binary", "large_binary", "binary_view") else kind

@@ -51,6 +51,11 @@ class FileSink(Sink):
         return undivided
 
     @property
+    def encodes_frames(self) -> bool:
+        """Whether the encoder takes `FrameRows`."""
+        return False
+
+    @property
     def suffix(self) -> str:
         """What the names of files end with, without the dot."""
         return f"{self.format}.{SUFFIXES[self.compression]}" if self.compression else self.format
@@ -60,7 +65,15 @@ class FileSink(Sink):
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """Make the writer of one task for one epoch."""
-        return StagedFiles(self.directory, self.suffix, self._encoder, context, self.layout, self.divider())
+        return StagedFiles(
+            self.directory,
+            self.suffix,
+            self._encoder,
+            context,
+            self.layout,
+            self.divider(),
+            takes_frames=self.encodes_frames,
+        )
 
     def check(self) -> None:
         """Raise ConnectorError if `directory` can't be made or written."""

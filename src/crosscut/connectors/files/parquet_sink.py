@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.files.arrow_values import RowBatches, schema_of
+from crosscut.connectors.files.arrow_values import RowBatches, plain_type, schema_of
 from crosscut.connectors.files.file_encoders import FileEncoder
 from crosscut.connectors.files.file_sink import FileSink, sink_directory
 from crosscut.connectors.files.partitions import (
@@ -20,7 +20,9 @@ from crosscut.connectors.files.partitions import (
 )
 from crosscut.connectors.files.rows import checked_row, row_maker
 from crosscut.contracts.connectors import Sink, SinkContext, SinkWriter
+from crosscut.contracts.frames import TakesFrames, arrow_schema
 from crosscut.errors import ConnectorError
+from crosscut.foundation.frame_rows import FrameRows, schema_text
 from crosscut.foundation.suggestions import checks_options
 
 ROW_GROUP_ROWS = 16_384
@@ -109,7 +111,7 @@ def check_partitions(schema: Any, columns: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ParquetFiles(FileSink):
+class ParquetFiles(FileSink, TakesFrames):
     """See `write_parquet`."""
 
     schema: Any
@@ -128,6 +130,28 @@ class ParquetFiles(FileSink):
 
     def encoder(self) -> FileEncoder:
         return ParquetEncoder(self)
+
+    @property
+    def encodes_frames(self) -> bool:
+        return self.row is None and not self.layout.partition_by
+
+    def takes_frame(self, schema: Any) -> bool:
+        if self.row is not None:
+            return False
+        found = {field.name: field.type for field in arrow_schema(schema)}
+        problems = [
+            f"no column {field.name!r}"
+            if field.name not in found
+            else f"{field.name!r} of type {schema[field.name]}, expected {field.type}"
+            for field in self.schema
+            if plain_type(found.get(field.name)) != plain_type(field.type)
+        ]
+        if problems:
+            raise ConnectorError(
+                f"{self.location}: the frame has {'; '.join(problems)}; select and cast its columns to those "
+                f"of the sink, or change schema=. It has ({schema_text(schema)})"
+            )
+        return self.encodes_frames
 
     @property
     def location(self) -> str:
@@ -171,8 +195,22 @@ class ParquetEncoder(FileEncoder):
         self._writer: Any = None
 
     def add(self, records: list[Any]) -> bytes:
+        if isinstance(records, FrameRows):
+            return self._add_columns(records)
         rows = [self._to_row(record) for record in records]
         self._batches.append(self._rows.batch(rows))
+        self._row_count += len(rows)
+        if self._row_count >= ROW_GROUP_ROWS:
+            self._write_group()
+        return self._end.taken()
+
+    def _add_columns(self, rows: FrameRows) -> bytes:
+        for field in self._schema:
+            if not field.nullable and rows.frame[field.name].null_count():
+                # By rows the first one is found.
+                return self.add(list(rows))
+        table = rows.frame.select(self._schema.names).to_arrow().cast(self._schema)
+        self._batches += table.to_batches()
         self._row_count += len(rows)
         if self._row_count >= ROW_GROUP_ROWS:
             self._write_group()

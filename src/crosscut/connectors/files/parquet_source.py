@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crosscut.connectors.extras import required
@@ -20,10 +20,13 @@ from crosscut.connectors.files.parquet_limits import rows_at_once
 from crosscut.connectors.files.read_ahead import BatchesAhead, from_row
 from crosscut.connectors.files.rows import checked_columns
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
+from crosscut.contracts.frames import FrameSource
 from crosscut.errors import ConnectorError
+from crosscut.foundation.frame_rows import FrameRows
 from crosscut.foundation.suggestions import checks_options
 
 BATCH_ROWS = 4_096
+FRAME_BATCH_ROWS = 65_536
 SPLIT_BYTES = 64 * 1024 * 1024
 
 
@@ -56,7 +59,7 @@ def read_parquet(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParquetSource(FileSource[dict[str, Any]]):
+class ParquetSource(FileSource[dict[str, Any]], FrameSource):
     """See `read_parquet`. A position is the number of a row in its file."""
 
     pattern: str
@@ -64,11 +67,34 @@ class ParquetSource(FileSource[dict[str, Any]]):
     columns: tuple[str, ...] | None = None
     split_bytes: int = SPLIT_BYTES
     batch_rows: int = BATCH_ROWS
+    as_frames: bool = False
 
     @property
     def files(self) -> InputFiles:
         """Where they are."""
         return InputFiles(self.pattern, self.directory)
+
+    def frame_schema(self) -> Any:
+        """Return the schema of the first file."""
+        one = self.files.found()[0]
+        file = self.opened(one.path, self.files.raw(one.path))
+        try:
+            schema = file.schema_arrow
+        finally:
+            file.close(force=True)
+        arrow = required("pyarrow", "parquet")
+        names = self.columns or schema.names
+        # Another file may have nulls where the first one has none.
+        return arrow.schema([schema.field(name).with_nullable(True) for name in names])
+
+    def in_frames(self, columns: Sequence[str]) -> Source[Any]:
+        """Return the source of the same rows as columns."""
+        known = self.columns
+        wanted = known if known is not None and not columns else tuple(columns) or None
+        if known is not None and wanted is not None:
+            # What was left out with columns= is missed by name, as in records.
+            wanted = tuple(name for name in wanted if name in known)
+        return replace(self, columns=wanted, batch_rows=FRAME_BATCH_ROWS, as_frames=True)
 
     def reader(self, split: Split, position: JSON) -> SplitReader[dict[str, Any]]:
         """Open a file at row `position`."""
@@ -157,10 +183,17 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
             return some
         if some is None:
             raise self._shrank()
-        assert self._rows is not None
-        records = self._rows.rows(some, self._position)
+        records = self._frame(some) if self._source.as_frames else self._records(some)
         self._position += len(records)
         return records or Wait(0, is_coming=True)
+
+    def _records(self, some: Any) -> list[Any]:
+        assert self._rows is not None
+        return self._rows.rows(some, self._position)
+
+    def _frame(self, some: Any) -> list[Any]:
+        frame = required("polars", "polars").from_arrow(some)
+        return FrameRows(frame)
 
     def close(self) -> None:
         self._ahead.close()
@@ -191,7 +224,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
                 for batch in from_row(batches, skipped):
                     if self._rows is None:
                         self._rows = RowReading(batch.schema, self._path)
-                    yield self._rows.plain(batch, row)
+                    yield batch if self._source.as_frames else self._rows.plain(batch, row)
                     row += batch.num_rows
         except (arrow.ArrowException, OSError) as error:
             raise unreadable(self._path, error) from error

@@ -84,6 +84,7 @@ class StagedFiles(SinkWriter):
         context: Who is writing.
         layout: How records are spread over files.
         divide: Which of them go into which directory, where `layout` divides them.
+        takes_frames: The encoders take columns.
     """
 
     def __init__(
@@ -94,10 +95,13 @@ class StagedFiles(SinkWriter):
         context: SinkContext,
         layout: Layout = ONE_FILE,
         divide: Divider = undivided,
+        *,
+        takes_frames: bool = False,
     ) -> None:
         self._storage: Storage = ObjectStorage(directory) if is_remote(directory) else LocalStorage(directory)
         self._directory = self._storage.location
         self._make_encoder = make_encoder
+        self.takes_frames = takes_frames
         self._context = context
         self._names = TaskNames(context, suffix)
         self._stage_path = self._directory.joinpath(*self._names.stage)

@@ -28,6 +28,7 @@ from crosscut.errors import CrosscutError, FlowError, InternalError
 from crosscut.foundation.callables import several
 from crosscut.foundation.keys import stable_hash
 from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
+from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -62,6 +63,7 @@ from crosscut.operators.operator import text_of, user_code_error
 from crosscut.testing.simulator.awaiting import result_of
 from crosscut.testing.simulator.blame import UserCode, is_of_user
 from crosscut.testing.simulator.cycles import grouped
+from crosscut.testing.simulator.frame_oracle import rows_of
 from crosscut.testing.simulator.oracle_states import Clocks, cells_of, copied, rows_copied
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
 
@@ -315,6 +317,8 @@ class _Run:
                     return (item,)
                 self._send(vertex, SideOutput(node.uid, name), item)
                 return ()
+            case FrameSpec() | FrameMapSpec() | FrameRowsSpec():
+                return tuple(Item(one, None, time) for one in rows_of(spec, record))
             case CombineSpec():
                 raise InternalError(f"operator {node.uid!r} is in no graph that a flow is compiled to")
             case AsyncMapSpec(kind="rate_limit"):

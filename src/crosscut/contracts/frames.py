@@ -1,0 +1,236 @@
+"""Schemas of frames, and what goes between records, Arrow and the columns of a frame.
+
+A schema is a `polars.Schema`. Polars is imported where a flow has a frame.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from crosscut.contracts.arrow_checks import check_values
+from crosscut.contracts.connectors import Source
+from crosscut.errors import FlowError
+from crosscut.foundation.fields import Field
+from crosscut.foundation.frame_rows import schema_text
+
+BatchFormat = Literal["polars", "arrow", "pandas"]
+"""What `map_batches` gives to a function."""
+
+
+class FrameSource(Source[Any]):
+    """A source that can give the columns of its records."""
+
+    @abstractmethod
+    def frame_schema(self) -> Any:
+        """Return the names and types of its columns, as a `pyarrow.Schema`.
+
+        Called on the Spark driver when the flow is written without a schema.
+
+        Raises:
+            ConnectorError: There is nothing to read it from.
+        """
+
+    @abstractmethod
+    def in_frames(self, columns: Sequence[str]) -> Source[Any]:
+        """Return the same source, whose readers return `FrameRows` in place of lists of records.
+
+        Positions and splits stay those of the records.
+
+        Args:
+            columns: Those that are needed; none: all that there are.
+        """
+
+
+class TakesFrames(ABC):
+    """A sink whose writers can take columns."""
+
+    @abstractmethod
+    def takes_frame(self, schema: Any) -> bool:
+        """Return whether writers take `FrameRows` of these columns as they are, for lists of dicts.
+
+        Args:
+            schema: A `polars.Schema`.
+
+        Raises:
+            ConnectorError: It can't take these columns at all.
+        """
+
+
+def schemas(given: Any) -> tuple[Any, Any]:
+    """Return a schema as a `polars.Schema` and as a `pyarrow.Schema`.
+
+    Args:
+        given: One of both, or names with types of Polars or names of Arrow's types, such as "int64".
+
+    Raises:
+        FlowError: A library is missing, or it describes no schema.
+    """
+    polars, arrow = _libraries()
+    if isinstance(given, arrow.Schema):
+        arrow_schema = given
+    elif isinstance(given, Mapping):
+        arrow_schema = arrow.schema(
+            [(name, _arrow_type(polars, arrow, name, kind)) for name, kind in given.items()]
+        )
+    else:
+        raise FlowError(
+            f"schema={given!r:.200}: expected names and types, as in {{'word': 'string', 'count': 'int64'}}, "
+            f"a polars.Schema or a pyarrow.Schema"
+        )
+    names = arrow_schema.names
+    if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
+        raise FlowError(f"schema: columns {names}: expected one at least, and names that are not empty")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise FlowError(f"schema: several columns are called {', '.join(twice)}; give each its own name")
+    try:
+        return polars.from_arrow(arrow_schema.empty_table()).schema, arrow_schema
+    except Exception as error:
+        raise FlowError(f"schema: Polars has no form for it: {error}; choose other types") from error
+
+
+def arrow_schema(schema: Any) -> Any:
+    """Return a `polars.Schema` as a `pyarrow.Schema`."""
+    polars, _ = _libraries()
+    return polars.DataFrame(schema=schema).to_arrow().schema
+
+
+def _arrow_type(polars: Any, arrow: Any, name: object, kind: Any) -> Any:
+    if isinstance(kind, arrow.DataType):
+        return kind
+    if isinstance(kind, str):
+        try:
+            return arrow.type_for_alias(kind)
+        except ValueError:
+            pass
+    else:
+        try:
+            return polars.Series([], dtype=kind).to_arrow().type
+        except Exception:  # noqa: BLE001 - Polars raises its own, and others
+            pass
+    raise FlowError(
+        f"schema: {kind!r:.100} is no type for {name!r}; expected a type of Polars or pyarrow, or the "
+        f"name of one such as 'int64' or 'string'"
+    )
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import polars
+        import pyarrow
+    except ImportError as error:
+        raise FlowError(
+            f"frames need Polars and pyarrow, and one can't be imported ({error}): install them with pip "
+            f"install 'crosscut[polars]', on the workers too"
+        ) from error
+    return polars, pyarrow
+
+
+class RowColumns:
+    """Makes columns of records: the fields that the schema names, of mappings and of other objects.
+
+    A value that would become another one in its column is refused.
+    """
+
+    def __init__(self, arrow_schema: Any) -> None:
+        self._arrow_schema = arrow_schema
+        self._fields = [Field(name) for name in arrow_schema.names]
+
+    def of(self, records: Sequence[Any]) -> Any:
+        """Return a `polars.DataFrame` of records.
+
+        Raises:
+            KeyError, AttributeError: One lacks a field.
+            ValueError, TypeError, OverflowError: A value does not fit.
+        """
+        polars, arrow = _libraries()
+        arrays = []
+        for field, column in zip(self._fields, self._arrow_schema, strict=True):
+            values = list(map(field, records))
+            try:
+                check_values(arrow, values, column.type)
+                array = arrow.array(values, column.type)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise ValueError(f"column {column.name!r}: {error}") from error
+            if not column.nullable and array.null_count:
+                raise ValueError(f"column {column.name!r} takes no None")
+            arrays.append(array)
+        return polars.from_arrow(arrow.Table.from_arrays(arrays, schema=self._arrow_schema))
+
+
+def conformed(frame: Any, schema: Any, arrow_schema: Any, *, is_closed: bool) -> Any:
+    """Return the columns of `frame` that the schema has, in its order.
+
+    Args:
+        is_closed: There may be no others.
+
+    Raises:
+        FlowError: One is missing or of another type, or has a null that it may not have, or there are more
+            where there may be no others.
+    """
+    expected, found = schema, frame.schema
+    problems = [f"no column {name!r}" for name in expected if name not in found]
+    problems += [
+        f"{name!r} of type {found[name]}, expected {kind}"
+        for name, kind in expected.items()
+        if name in found and found[name] != kind
+    ]
+    if is_closed:
+        problems += [
+            f"a column {name!r} that its first file does not have" for name in found if name not in expected
+        ]
+    if problems:
+        raise FlowError(
+            f"the source gave {'; '.join(problems)}. The schema of the frame is "
+            f"({schema_text(expected)}); write all files alike, or call frame(schema) with the columns that "
+            f"all of them have"
+        )
+    if list(found) != list(expected):
+        frame = frame.select(list(expected))
+    for column in arrow_schema:
+        if not column.nullable and frame[column.name].null_count():
+            raise FlowError(f"column {column.name!r} has a null, and its schema says that it has none")
+    return frame
+
+
+def unlike_records(schema: Any) -> str:
+    """Return why records can't hold what is in the columns, "" if they can."""
+    fine = [name for name, kind in schema.items() if "'ns'" in repr(kind)]
+    if not fine:
+        return ""
+    return (
+        f"column {fine[0]!r} of type {schema[fine[0]]} has nanoseconds, and times of Python end at "
+        f"microseconds: cast it first, as in with_columns(pl.col({fine[0]!r}).dt.cast_time_unit('us'))"
+    )
+
+
+class BatchFunction:
+    """A function of the user of whole batches, as one of `polars.DataFrame`.
+
+    Args:
+        function: Takes and returns a batch in the format, or returns any of the three.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], form: BatchFormat) -> None:
+        self._function = function
+        self._form = form
+
+    def __call__(self, frame: Any) -> Any:
+        polars, arrow = _libraries()
+        given = frame
+        if self._form == "arrow":
+            given = frame.to_arrow()
+        elif self._form == "pandas":
+            given = frame.to_pandas()
+        made = self._function(given)
+        if isinstance(made, polars.DataFrame):
+            return made
+        if isinstance(made, arrow.Table | arrow.RecordBatch):
+            return polars.from_arrow(made)
+        if type(made).__module__.partition(".")[0] == "pandas":
+            return polars.from_pandas(made)
+        raise TypeError(
+            f"the function returned a {type(made).__name__}; expected a polars.DataFrame, a pyarrow.Table, a "
+            f"pyarrow.RecordBatch or a pandas.DataFrame"
+        )

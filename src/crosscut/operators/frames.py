@@ -1,0 +1,149 @@
+"""Operators of frames: one call for a batch of rows.
+
+They run in no copy of the process: the threads of Polars are not there after a fork.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+from crosscut.contracts.frames import RowColumns, conformed
+from crosscut.errors import FlowError, InternalError, UserCodeError
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frame_rows import FrameRows, as_records, schema_text
+from crosscut.graph.frames import AnyFrameSpec, FrameMapSpec, FrameRowsSpec, FrameSpec
+from crosscut.operators.operator import Operator, user_code_error
+
+
+def frame_operator(uid: str, spec: AnyFrameSpec) -> Operator:
+    """Return the running operator."""
+    match spec:
+        case FrameSpec():
+            return ToFrame(uid, spec)
+        case FrameMapSpec():
+            return FrameMap(uid, spec)
+        case FrameRowsSpec():
+            return FrameToRows(uid)
+        case _:
+            assert_never(spec)
+
+
+class ToFrame(Operator):
+    """Makes columns of records; of columns that a source has read, those of the schema."""
+
+    runs_in_copies = False
+
+    def __init__(self, uid: str, spec: FrameSpec) -> None:
+        super().__init__(uid)
+        self._spec = spec
+        self._columns = RowColumns(spec.arrow_schema)
+
+    def process(self, batch: Batch) -> Batch:
+        self.time_budget.step()
+        records = batch.records
+        if isinstance(records, FrameRows):
+            try:
+                spec = self._spec
+                frame = conformed(records.frame, spec.schema, spec.arrow_schema, is_closed=spec.is_closed)
+            except FlowError as error:
+                raise self._blamed(error, records) from error
+        else:
+            try:
+                frame = self._columns.of(records)
+            except Exception as error:
+                raise self._misfit(records, error) from error
+        self.taken_count += len(batch)
+        return Batch(FrameRows(frame))
+
+    def _misfit(self, records: list[Any], error: Exception) -> UserCodeError:
+        """Return the error that names the first record that does not fit."""
+        for record in records:
+            try:
+                self._columns.of([record])
+            except Exception as found:  # noqa: BLE001 - a record's own methods may raise anything
+                return self._blamed(_unfit(self._spec, found), record)
+        return self._blamed(_unfit(self._spec, error), records[0])
+
+    def _blamed(self, error: Exception, record: Any) -> UserCodeError:
+        return user_code_error(self.uid, error, record, is_first=not self.taken_count)
+
+
+def _unfit(spec: FrameSpec, error: Exception) -> FlowError:
+    why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    return FlowError(
+        f"a record does not fit the schema of the frame ({schema_text(spec.schema)}): {why}; map it to one "
+        f"that does, or change the schema"
+    )
+
+
+class FrameMap(Operator):
+    """Replaces the columns of each batch by what a function makes of them."""
+
+    runs_in_copies = False
+
+    def __init__(self, uid: str, spec: FrameMapSpec) -> None:
+        super().__init__(uid)
+        self._spec = spec
+        self._function = spec.function
+
+    def process(self, batch: Batch) -> Batch:
+        rows = batch.records
+        if not isinstance(rows, FrameRows):
+            raise _no_frame(self.uid, rows)
+        self.time_budget.step()
+        try:
+            made = self._made(rows.frame)
+        except BaseException as error:
+            raise self._blamed(rows, error) from error
+        self.taken_count += len(batch)
+        return Batch(FrameRows(made)) if made.height else Batch([])
+
+    def _made(self, frame: Any) -> Any:
+        made = self._function(frame)
+        if made.schema != self._spec.schema:
+            raise FlowError(
+                f"{self._spec.kind} made the columns ({schema_text(made.schema)}); expected "
+                f"({schema_text(self._spec.schema)}), the schema that it has in the flow: cast them to that"
+            )
+        return made
+
+    def _blamed(self, rows: FrameRows, error: BaseException) -> UserCodeError:
+        """Return the error that names the first row for which it is raised, where rows can be told apart."""
+        first = not self.taken_count
+        if not self._spec.is_by_row or not isinstance(error, Exception):
+            return user_code_error(self.uid, error, rows, is_first=first)
+        frame, start, end = rows.frame, 0, len(rows)
+        while end - start > 1:
+            middle = (start + end) // 2
+            try:
+                self._made(frame.slice(start, middle - start))
+            except Exception as found:  # noqa: BLE001 - the user's own functions may raise anything
+                end, error = middle, found
+            else:
+                start = middle
+        row = frame.row(start, named=True)
+        return user_code_error(self.uid, error, row, is_first=first and not start)
+
+
+class FrameToRows(Operator):
+    """Makes records of columns."""
+
+    runs_in_copies = False
+
+    def process(self, batch: Batch) -> Batch:
+        rows = batch.records
+        if not isinstance(rows, FrameRows):
+            raise _no_frame(self.uid, rows)
+        self.time_budget.step()
+        try:
+            records = as_records(rows.frame)
+        except ValueError as error:
+            raise user_code_error(self.uid, error, rows, is_first=not self.taken_count) from error
+        self.taken_count += len(batch)
+        return Batch(records)
+
+
+def _no_frame(uid: str, records: list[Any]) -> InternalError:
+    return InternalError(
+        f"operator {uid!r} got a {type(records).__name__} of records, expected rows of a frame"
+    )

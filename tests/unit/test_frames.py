@@ -1,0 +1,401 @@
+"""Frames: what is checked when a flow is written, and what bad input is told later."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.frames import passed_through, source
+from tests.proof.batches import FaultProfile, LocalJobs, run_batches
+
+import crosscut as cc
+from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.frame_rows import FrameRows
+from crosscut.graph.frames import FrameSpec
+from crosscut.graph.identity import identity_of
+from crosscut.graph.shipping import pack_graph, unpack_graph
+from crosscut.operators.operator import shortened
+from crosscut.testing.sources import read_source
+
+pl = pytest.importorskip("polars", reason="pip install 'crosscut[polars]'")
+arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[polars]'")
+
+SCHEMA = {"id": "int64", "word": "string", "price": "float64"}
+
+
+def frame(schema: Any = SCHEMA) -> Any:
+    return source(cc.Flow("shop")).frame(schema)
+
+
+# What is checked when the flow is written.
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda f: f.select("nam"), r"3-select'.*unable to find column \"nam\".*id: Int64, word: String"),
+        (lambda f: f.select(), "expected columns or expressions"),
+        (lambda f: f.with_columns(pl.col("word") + 1), "arithmetic on dtypes str"),
+        (lambda f: f.filter(pl.col("id")), "must be of type `Boolean`, got `Int64`"),
+        (lambda f: f.filter("id"), "Boolean"),
+        (lambda f: f.drop("nam"), "'nam' of type str is no column; the frame has id: Int64"),
+        (lambda f: f.drop(), "found none"),
+        (lambda f: f.drop("id", "word", "price"), "no column is left"),
+        (lambda f: f.rename({"id": "word"}), "duplicate"),
+        (lambda f: f.rename({"nam": "x"}), "'nam' of type str is no column"),
+        (lambda f: f.rename(["x"]), "expected new names by old ones"),
+        (lambda f: f.map_batches(5, SCHEMA), "function=5"),
+        (lambda f: f.map_batches(lambda: 1, SCHEMA), "function: "),
+        (lambda f: f.map_batches(abs, SCHEMA, format="numpy"), "expected 'polars', 'arrow' or 'pandas'"),
+        (lambda f: f.map_batches(abs, {"a": "int65"}), "'int65' is no type for 'a'"),
+        (lambda f: f.sink(5), "expected a crosscut.Sink"),
+        (lambda f: f.count(), "has no attribute|'count'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_where_it_is_written(write: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises((FlowError, AttributeError), match=said):
+        write(frame())
+
+
+@pytest.mark.parametrize(
+    "looks_around",
+    [
+        lambda: pl.col("id").sum(),
+        lambda: pl.col("id") - pl.col("id").mean(),
+        lambda: pl.col("id").clip(0, pl.col("id").max()),
+        lambda: pl.col("id").cum_sum(),
+        lambda: pl.col("id").shift(),
+        lambda: pl.col("id").rank(),
+        lambda: pl.col("id").sum().over("word"),
+        lambda: pl.col("id").is_duplicated(),
+        lambda: pl.col("id").fill_null(strategy="forward"),
+        lambda: pl.col("word").str.to_date(),
+        lambda: pl.len() + pl.col("id"),
+        lambda: pl.col("id").map_batches(lambda column: column.cum_sum(), return_dtype=pl.Int64),
+        lambda: pl.when(pl.col("id") > pl.col("id").min()).then(1).otherwise(2),
+    ],
+)
+def test_an_expression_that_looks_at_other_rows_is_refused(looks_around: Callable[[], Any]) -> None:
+    """What it says would depend on where a batch begins."""
+    with pytest.raises(FlowError, match="from that row alone"):
+        frame().with_columns(new=looks_around())
+
+
+def test_an_expression_of_all_columns_is_tried_with_rows() -> None:
+    for around in (pl.all().cum_count(), pl.col("^i.*$").reverse(), pl.exclude("word").max()):
+        with pytest.raises(FlowError, match="from that row alone"):
+            frame().select(around)
+    assert frame().select(pl.exclude("word") * 2).schema == {"id": pl.Int64, "price": pl.Float64}
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        lambda: pl.col("id") * 2 + 1,
+        lambda: pl.col("word").str.to_uppercase(),
+        lambda: pl.col("word").str.to_date("%Y-%m-%d", strict=False),
+        lambda: pl.when(pl.col("id") > 1).then(pl.lit("x")).otherwise(pl.col("word")),
+        lambda: pl.col("id").is_in([1, 2]),
+        lambda: pl.col("id").map_elements(int.bit_length, return_dtype=pl.Int64),
+        lambda: pl.struct("id", "word"),
+        lambda: pl.coalesce("word", pl.lit("none")),
+        lambda: pl.lit(5),
+        lambda: pl.max_horizontal("id", "price"),
+    ],
+)
+def test_an_expression_of_single_rows_is_taken(fine: Callable[[], Any]) -> None:
+    assert frame().with_columns(new=fine()).schema["new"] is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (None, "the columns of what 'in' gives are not known"),
+        (5, "expected names and types"),
+        ({}, "expected one at least"),
+        ({"": "int64"}, "names that are not empty"),
+        ({"a": "intt"}, "no type for 'a'"),
+        ({"a": object()}, "no type for 'a'"),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(schema: Any, said: str) -> None:
+    with pytest.raises(FlowError, match=said):
+        source(cc.Flow("shop")).frame(schema)
+
+
+def test_types_are_those_of_polars_and_arrow_and_their_names() -> None:
+    found = frame({"a": "int32", "b": pl.Int64, "c": arrow.string(), "d": pl.Datetime("us", "UTC")}).schema
+    assert found == {"a": pl.Int32, "b": pl.Int64, "c": pl.String, "d": pl.Datetime("us", "UTC")}
+    assert frame(found).schema == found
+    assert frame(arrow.schema([("a", arrow.int8())])).schema == {"a": pl.Int8}
+
+
+def test_schemas_follow_the_operators_and_explain_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = cc.Flow("shop")
+    made = source(flow).frame(SCHEMA, name="orders").select("id", pl.col("price") * 2, twice=pl.col("id") * 2)
+    made = made.filter(pl.col("id") > 0).drop("id").rename({"twice": "n"})
+    assert made.schema == {"price": pl.Float64, "n": pl.Int64}
+    made.rows(name="rows").sink(cc.collect(), name="out")
+    flow.explain()
+    shown = capsys.readouterr().out
+    assert "orders (frame, id: Int64, word: String, price: Float64)" in shown
+    assert "6-rename (price: Float64, n: Int64)" in shown
+
+
+def test_records_with_timestamps_make_no_frame() -> None:
+    timed = source(cc.Flow("shop")).assign_timestamps(lambda record: record["at"])
+    with pytest.raises(FlowError, match="in front of assign_timestamps"):
+        timed.frame(SCHEMA)
+
+
+def test_nanoseconds_do_not_become_records() -> None:
+    fine = frame({"at": "timestamp[ns]"})
+    for write in (lambda: fine.rows(), lambda: fine.sink(cc.collect())):
+        with pytest.raises(FlowError, match=r"'at' of type Datetime.* has nanoseconds"):
+            write()
+    fine.with_columns(pl.col("at").dt.cast_time_unit("us")).rows()
+    fine.sink(cc.files.write_parquet("out", {"at": "timestamp[ns]"}))
+
+
+def test_a_sink_with_other_columns_is_refused() -> None:
+    with pytest.raises(FlowError, match="'id' of type Int64, expected int32; no column 'x'"):
+        frame().sink(cc.files.write_parquet("out", {"id": "int32", "x": "string"}))
+
+
+def test_the_names_of_the_methods_that_add_operators_are_their_kinds_in_the_identity() -> None:
+    flow = cc.Flow("shop")
+    made = source(flow).frame(SCHEMA).filter(pl.col("id") > 0).map_batches(lambda b: b, SCHEMA)
+    made.rows().sink(cc.collect())
+    kinds = [one.kind for one in identity_of(flow.compile(2, 128)).operators]
+    assert kinds == ["source", "frame", "filter", "map_batches", "rows", "sink"]
+
+
+def test_a_graph_with_frames_travels() -> None:
+    flow = cc.Flow("shop")
+    source(flow).frame(SCHEMA).filter(pl.col("id") > 0).rows().sink(cc.collect())
+    graph = flow.compile(2, 128)
+    found = unpack_graph(pack_graph(graph))
+    assert found.fingerprint == graph.fingerprint
+    spec = found.vertices[0].chain[1].spec
+    assert isinstance(spec, FrameSpec) and spec.schema == frame().schema
+
+
+# From records to columns.
+
+
+@dataclass
+class Order:
+    id: int
+    word: str
+    price: float
+
+
+def test_records_are_mappings_or_objects_and_may_have_other_fields() -> None:
+    (found,) = passed_through(
+        frame(), [[{"id": 1, "word": "a", "price": 1.5, "more": 5}, Order(2, "b", float("inf"))]]
+    )
+    assert list(found) == [
+        {"id": 1, "word": "a", "price": 1.5},
+        {"id": 2, "word": "b", "price": float("inf")},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"id": 1, "word": "a"}, "it has no 'price'"),
+        ({"id": 1.5, "word": "a", "price": 1.0}, "column 'id': 1.5 is no int"),
+        ({"id": 1 << 63, "word": "a", "price": 1.0}, "column 'id'"),
+        ({"id": 1, "word": 5, "price": 1.0}, "column 'word'"),
+        ({"id": 1, "word": b"a", "price": 1.0}, "column 'word': b'a' is no str"),
+        ({"id": 1, "word": "a", "price": True}, "column 'price': True is a bool"),
+        (5, "no attribute 'id'"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_named_and_so_is_what_was_expected(bad: Any, said: str) -> None:
+    good = {"id": 1, "word": "a", "price": 1.0}
+    with pytest.raises(UserCodeError, match=said) as caught:
+        passed_through(frame(), [[good, good], [good, bad, good]])
+    assert caught.value.operator == "2-frame" and caught.value.record == shortened(bad)
+    assert "id: Int64, word: String, price: Float64" in str(caught.value)
+
+
+def test_null_fits_unless_the_schema_says_otherwise() -> None:
+    nothing = {"id": None, "word": None, "price": None}
+    assert list(passed_through(frame(), [[nothing]])[0]) == [nothing]
+    strict = arrow.schema([arrow.field("id", arrow.int64(), nullable=False)])
+    with pytest.raises(UserCodeError, match="column 'id' takes no None"):
+        passed_through(frame(strict), [[{"id": 1}, nothing]])
+    with pytest.raises(UserCodeError, match="column 'id' has a null"):
+        passed_through(frame(strict), [FrameRows(pl.DataFrame({"id": [1, None]}))])
+
+
+def test_values_of_all_kinds_go_in_and_out_as_they_are() -> None:
+    kinds = {
+        "i": (pl.Int8, -5), "u": (pl.UInt64, (1 << 64) - 1), "f": (pl.Float64, float("-inf")),
+        "s": (pl.String, "é"),
+        "b": (pl.Binary, b"\0"), "t": (pl.Boolean, True), "d": (pl.Date, date(1, 1, 1)),
+        "at": (pl.Datetime("us"), datetime(1960, 5, 5, 1, 2, 3, 4)),
+        "utc": (pl.Datetime("us", "UTC"), datetime(2020, 1, 1, tzinfo=UTC)),
+        "n": (pl.Decimal(20, 3), Decimal("1.250")), "l": (pl.List(pl.Int64), [1, None]),
+        "r": (pl.Struct({"x": pl.Int64}), {"x": 5}),
+    }  # fmt: skip
+    one = {name: value for name, (_, value) in kinds.items()}
+    (found,) = passed_through(frame({name: kind for name, (kind, _) in kinds.items()}), [[one]])
+    assert list(found) == [one]
+    assert list(pickle.loads(pickle.dumps(found))) == [one]
+
+
+# Columns that a source gives.
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"id": [1], "word": ["a"]}, "no column 'price'"),
+        ({"id": ["1"], "word": ["a"], "price": [1.0]}, "'id' of type String, expected Int64"),
+    ],
+)
+def test_a_schema_that_changes_in_the_middle_is_an_error(columns: Any, said: str) -> None:
+    good = FrameRows(pl.DataFrame({"id": [1], "word": ["a"], "price": [1.0]}))
+    with pytest.raises(UserCodeError, match=said):
+        passed_through(frame(), [good, FrameRows(pl.DataFrame(columns))])
+
+
+def test_columns_are_put_in_order_and_others_left_out() -> None:
+    given = FrameRows(pl.DataFrame({"x": [1], "price": [1.0], "word": ["a"], "id": [5]}))
+    (found,) = passed_through(frame(), [given])
+    assert list(found) == [{"id": 5, "word": "a", "price": 1.0}]
+
+
+def parquet(directory: Path, **files: Any) -> str:
+    directory.mkdir(exist_ok=True)
+    for name, one in files.items():
+        one.write_parquet(directory / f"{name}.parquet")
+    return str(directory / "*.parquet")
+
+
+def test_parquet_says_its_own_schema_and_gives_only_the_columns_that_are_needed(tmp_path: Path) -> None:
+    whole = pl.DataFrame({"a": [1, 2], "b": ["x", None], "c": [1.5, 2.5]})
+    pattern = parquet(tmp_path / "in", one=whole)
+    flow = cc.Flow("shop")
+    stream = flow.source(cc.files.read_parquet(pattern), name="in")
+    assert stream.frame().schema == whole.schema
+    needed = flow.source(cc.files.read_parquet(pattern), name="needed").frame({"c": "float64"})
+    needed.rows().sink(cc.collect())
+    stream.frame().rows().sink(cc.collect())
+    flow = cc.Flow("shop")
+    flow.source(cc.files.read_parquet(pattern), name="in").frame({"c": "float64"}).rows().sink(cc.collect())
+    read: Any = flow.compile(1, 128).vertices[0].source
+    assert read.source.columns == ("c",)
+    assert list(read_source(read.source)) == [{"c": 1.5}, {"c": 2.5}]
+
+
+def test_a_source_that_records_are_read_of_too_gives_records() -> None:
+    flow = cc.Flow("shop")
+    both = flow.source(cc.files.read_parquet("in/*.parquet"), name="in")
+    both.frame({"a": "int64"}).rows().sink(cc.collect())
+    both.map(len).sink(cc.collect())
+    read: Any = flow.compile(1, 128).vertices[0].source
+    assert not read.source.as_frames
+
+
+def test_no_file_to_read_a_schema_of_is_told_with_what_to_do(tmp_path: Path) -> None:
+    stream = cc.Flow("shop").source(cc.files.read_parquet(f"{tmp_path}/*.parquet"))
+    with pytest.raises(FlowError, match=r"no file matches.*Or call frame with a schema"):
+        stream.frame()
+
+
+# Errors while it runs.
+
+
+def test_an_expression_that_raises_names_the_first_row_that_it_raises_for() -> None:
+    texts = [str(number) for number in range(100)]
+    texts[37] = texts[80] = "x"
+    numbers = frame({"word": "string"}).with_columns(n=pl.col("word").cast(pl.Int64))
+    with pytest.raises(UserCodeError) as caught:
+        passed_through(numbers, [[{"word": "1"}], [{"word": one} for one in texts]])
+    assert caught.value.operator == "3-with_columns" and caught.value.record == "{'word': 'x'}"
+    assert "InvalidOperationError" in str(caught.value)
+
+
+def test_a_function_of_batches_that_raises_or_breaks_its_promise_is_named() -> None:
+    def raises(batch: Any) -> Any:
+        raise ValueError("no model")
+
+    for function, said in (
+        (raises, "ValueError: no model"),
+        (lambda batch: batch.rename({"id": "x"}), r"made the columns \(x: Int64.*expected \(id: Int64"),
+        (lambda batch: [1, 2], "returned a list; expected a polars.DataFrame"),
+    ):
+        with pytest.raises(UserCodeError, match=said) as caught:
+            passed_through(frame().map_batches(function, SCHEMA), [[{"id": 1, "word": "a", "price": 1.0}]])
+        assert "1 rows of a frame: id: Int64" in caught.value.record
+
+
+@pytest.mark.parametrize("form", ["polars", "arrow"])
+def test_a_function_of_batches_takes_its_format_and_returns_any(form: Any) -> None:
+    kinds: list[type] = []
+
+    def returns(batch: Any) -> Any:
+        kinds.append(type(batch))
+        return batch.to_arrow() if form == "polars" else pl.from_arrow(batch)
+
+    made = frame({"id": "int64"}).map_batches(returns, {"id": "int64"}, format=form)
+    (found,) = passed_through(made, [[{"id": 1}, {"id": 2}]])
+    assert list(found) == [{"id": 1}, {"id": 2}]
+    assert kinds == [pl.DataFrame if form == "polars" else arrow.Table]
+
+
+def test_pandas_that_is_not_installed_is_missed_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("crosscut.flow.frame.find_spec", lambda name: None)
+    with pytest.raises(FlowError, match="needs pandas"):
+        frame().map_batches(lambda batch: batch, SCHEMA, format="pandas")
+
+
+def test_a_batch_of_which_no_row_is_left_goes_no_further() -> None:
+    (found,) = passed_through(frame({"id": "int64"}).filter(pl.col("id") > 5), [[{"id": 1}]])
+    assert found == [] and not isinstance(found, FrameRows)
+
+
+# In batches, with attempts that are made twice and lost.
+
+
+def test_parquet_becomes_parquet_and_records_in_the_micro_batch_engine(tmp_path: Path) -> None:
+    random = Random(5)
+    given = [
+        pl.DataFrame({"id": [random.randrange(1000) for _ in range(700)], "word": ["w"] * 700})
+        for _ in range(3)
+    ]
+    pattern = parquet(tmp_path / "in", **{f"f{index}": one for index, one in enumerate(given)})
+    flow, records = cc.Flow("copies"), cc.collect()
+    whole = flow.source(cc.files.read_parquet(pattern), name="in").frame()
+    odd = whole.filter(pl.col("id") % 2 == 1).with_columns(half=pl.col("id") // 2)
+    odd.sink(
+        cc.files.write_parquet(tmp_path / "out", {"half": "int64", "word": "string", "id": "int64"}),
+        name="out",
+    )
+    whole.filter(pl.col("id") < 10).rows().map(lambda row: row["id"]).sink(records, name="records")
+    settings = cc.Settings(
+        engine=cc.MicroBatch(records_max=500),
+        checkpoint_dir=tmp_path / "checkpoints",
+        checkpoint_interval="10ms",
+        restart=cc.Restart(failures=3),
+    )
+    storm = FaultProfile(doubled=0.4, torn=0.2, lost=0.1)
+    end, _ = run_batches(flow.compile(2, 128), settings, lambda g, url: LocalJobs(g, url, Random(3), storm))
+    assert end is not None and end.cause is None
+    every = pl.concat(given)
+    expected = every.filter(pl.col("id") % 2 == 1).select(half=pl.col("id") // 2, word="word", id="id")
+    found = pl.concat([pl.read_parquet(path) for path in (tmp_path / "out").glob("*.parquet")])
+    assert found.sort("id").equals(expected.sort("id"))
+    assert sorted(records.records()) == every.filter(pl.col("id") < 10)["id"].sort().to_list()
