@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -147,3 +148,58 @@ def test_a_drawn_flow_goes_from_engine_to_engine_and_to_another_cluster_whoever_
     wandering.watcher.judge()
     assert wandering.watcher.shown == job.expected()
     job.numbered.check_output_is_exact()
+
+
+SUBMITTED = """
+import crosscut as cc
+from helping import doubled
+
+flow = cc.Flow("submitted")
+(
+    flow.source(cc.generate(lambda number: number, count=1_000))
+    .map(doubled)
+    .key_by(lambda number: number % 4)
+    .sum()
+    .sink(cc.files.write_jsonl("out"))
+)
+"""
+
+
+@pytest.mark.parametrize("how", ["options", "spark-defaults.conf"])
+def test_run_uses_the_cluster_that_options_or_defaults_name(
+    cluster: Cluster, tmp_path: Path, how: str
+) -> None:
+    """Also with a module of its own in an archive, which no machine has installed."""
+    (tmp_path / "app.py").write_text(SUBMITTED)
+    with zipfile.ZipFile(tmp_path / "helping.zip", "w") as archive:
+        archive.writestr("helping.py", "def doubled(number):\n    return 2 * number\n")
+    settings = {"spark.cores.max": "2", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    arguments, variables = ["--py-files", "helping.zip"], {"PYSPARK_PYTHON": sys.executable}
+    if how == "options":
+        arguments += ["--master", cluster.master_url]
+        arguments += [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
+    else:
+        lines = [
+            f"{name}  {value}" for name, value in {"spark.master": cluster.master_url, **settings}.items()
+        ]
+        (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+        variables["SPARK_CONF_DIR"] = str(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-m", "crosscut", "run", "app.py:flow", "--plain", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    sums = {}
+    for path in (tmp_path / "out").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            key, total = json.loads(line)
+            sums[key] = max(total, sums.get(key, 0))
+    assert sums == {key: sum(2 * n for n in range(1_000) if 2 * n % 4 == key) for key in (0, 2)}
+    # The master has run it.
+    with urllib.request.urlopen(f"{cluster.web_url}/json/", timeout=DEADLINE_S) as answer:
+        finished = json.load(answer)["completedapps"]
+    assert "crosscut: submitted" in [one["name"] for one in finished]

@@ -36,7 +36,7 @@ def test_help_of_run_has_the_options_that_one_needs_in_groups() -> None:
     needed = {name for group in GROUPS for name in group.needed}
     assert len(needed) == 10
     shown = {name.removeprefix("--").replace("-", "_") for name in options_in(text)}
-    assert shown == needed | {"plain", "keep", "help_all"}
+    assert shown == needed | {"plain", "keep", "master", "conf", "py_files", "archives", "help_all"}
     for group in GROUPS:
         assert (f"\n{group.title}:\n" in text) == bool(group.needed)
     assert len(text.splitlines()) < 60

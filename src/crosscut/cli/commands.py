@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +110,38 @@ def demo(
     is_flag=True,
     help="Run the job in a process of its own; start it again after a failure that may pass.",
 )
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Of the Spark cluster, such as spark://host:7077, yarn or k8s://https://host. Default: that of "
+    "spark-defaults.conf, else a local Spark.",
+)
+@click.option(
+    "--conf",
+    "configuration",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of Spark, such as spark.executor.memory=2g; may be repeated.",
+)
+@click.option(
+    "--py-files", metavar="LIST", help="Python files and archives for all machines, separated by commas."
+)
+@click.option(
+    "--archives",
+    metavar="LIST",
+    help="Archives that Spark unpacks on each machine, separated by commas; `env.tar.gz#env` as env.",
+)
 @settings_options()
-def run_flow(target: str, plain: bool, keep: bool, **values: Any) -> None:
+def run_flow(
+    target: str,
+    plain: bool,
+    keep: bool,
+    master: str | None,
+    configuration: tuple[str, ...],
+    py_files: str | None,
+    archives: str | None,
+    **values: Any,
+) -> None:
     """Run a flow until it has finished, or until Ctrl-C.
 
     APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
@@ -134,16 +165,19 @@ def run_flow(target: str, plain: bool, keep: bool, **values: Any) -> None:
     from crosscut.cli.target import load_flow
     from crosscut.cli.view import job_view, make_console
     from crosscut.spark.cluster.finished import status_if_finished
+    from crosscut.spark.cluster.submitted import Submission
 
+    asked_for = Submission.of(master, configuration, py_files, archives)
     settings = settings_from(values)
+    sys.path += asked_for.import_path
     flow = load_flow(target)
     view = job_view(make_console(), plain=plain)
-    with view, logging_of_driver(settings):
+    with ExitStack() as stack, view, logging_of_driver(settings):
         if status_if_finished(flow, settings) is not None:
             view.note(_nothing_to_do(settings.store_of(flow.name)))
             return
         view.note(f"{flow.name}: starting", style="")
-        job = flow.start(settings)
+        job = flow.start(settings, spark=stack.enter_context(asked_for.context(flow.name)))
         if job.page:
             view.note(f"its page: {page_for_terminal(job.page)}", style="")
         if takeover := job.report().takeover:

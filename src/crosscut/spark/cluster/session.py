@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 
 DAEMON_MODULE = "crosscut.spark.cluster.daemon"
 
-_TASK_FAILURES = 1_000_000
+TASK_FAILURES = 1_000_000
 """Spark replaces a lost worker this often; how often is too often, our restart strategy decides.
 Spark's own default in local mode is one attempt."""
 
@@ -221,7 +221,7 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
     # other flows, and for whatever else the program does with this Spark.
     slot_count = max(SLOTS_MIN, SLOTS_FOR_EACH * parallelism, os.cpu_count() or 1)
     conf = SparkConf()
-    conf.setMaster(f"local[{slot_count},{_TASK_FAILURES}]").setAppName(name)
+    conf.setMaster(f"local[{slot_count},{TASK_FAILURES}]").setAppName(name)
     conf.set("spark.default.parallelism", str(os.cpu_count() or 1))
     conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     conf.set("spark.port.maxRetries", "100")
@@ -237,7 +237,7 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
             "spark.driver.defaultJavaOptions",
             f'-XX:TieredStopAtLevel=1 "-Dlog4j2.configurationFile={log_settings.as_uri()}"',
         )
-        with _interrupts_kept(), gateway.environment_of(PYSPARK_PYTHON=sys.executable):
+        with interrupts_kept(), gateway.environment_of(PYSPARK_PYTHON=sys.executable):
             directories = _private_dirs()
             conf.set(SETTING, ",".join(directories))
             # The JVM of an earlier, stopped SparkContext may still be there; it is used again.
@@ -284,7 +284,7 @@ def _launched(conf: SparkConf, directories: Sequence[str]) -> JavaGateway:
 
 
 @contextmanager
-def _interrupts_kept() -> Iterator[None]:
+def interrupts_kept() -> Iterator[None]:
     """Undo what SparkContext does to Ctrl-C: cancel all Spark jobs, and with them our workers.
 
     A job that is stopped by Ctrl-C needs them for its last checkpoint.
