@@ -14,7 +14,15 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 HOME = "README.md"
-BESIDE = (HOME, "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "bench/README.md")
+BESIDE = (
+    HOME,
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "bench/README.md",
+    "bench/measurements.md",
+)
 RECORDS = "decisions/index.md"
 _LINK = re.compile(r"(?P<before>\]\()(?P<link>[^)\s#]+)(?P<after>[^)\s]*\))")
 _FENCED = re.compile(r"(^```.*?^```\s*$)", re.MULTILINE | re.DOTALL)

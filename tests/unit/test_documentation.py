@@ -32,7 +32,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-@pytest.mark.parametrize("page", names_of(PAGES))
+@pytest.mark.parametrize("page", names_of([*PAGES, *(ROOT / "bench").glob("*.md")]))
 def test_every_link_to_a_file_leads_to_one_and_to_a_heading_that_it_has(page: str) -> None:
     for link in LINK.findall(text_of(page)):
         if link.startswith(("http://", "https://")):
@@ -44,7 +44,7 @@ def test_every_link_to_a_file_leads_to_one_and_to_a_heading_that_it_has(page: st
         assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", names_of([*PAGES, ROOT / "bench" / "README.md"]))
+@pytest.mark.parametrize("page", names_of([*PAGES, *(ROOT / "bench").glob("*.md")]))
 def test_every_row_of_a_table_stands_below_its_headings(page: str) -> None:
     """An empty line ends a table: a row after it is shown as it is written, with its bars."""
     text = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
