@@ -173,7 +173,7 @@ class NumberedJob:
             "checkpoint_dir": str(self.checkpoint_dir),
             "checkpoint_interval": "100ms",
             **PATIENT,
-            "restart": cc.Restart(delay_step="50ms", delay_max="200ms"),
+            "restart": cc.Restart(failures=10, delay_step="50ms", delay_max="200ms"),
         }
         return cc.Settings(**(chosen | self.settings))
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -409,8 +410,8 @@ def fill(filler: Path) -> None:
 def test_a_full_disk_costs_checkpoints_and_no_records(
     tmp_path: Path, started: Any, small_disk: Path, filler: Path
 ) -> None:
-    """D4, I10: checkpoints fail while it is full, and complete when there is space again."""
-    numbered = NumberedJob(tmp_path, rate=None, held=True, settings={"checkpoint_failures": 1_000})
+    """D4, I10, I15: checkpoints fail while it is full, and complete when there is space again."""
+    numbered = NumberedJob(tmp_path, rate=None, held=True)
     (tmp_path / "checkpoints").symlink_to(small_disk)
     job = started(numbered)
     until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
@@ -424,6 +425,33 @@ def test_a_full_disk_costs_checkpoints_and_no_records(
     filler.unlink()
     numbered.open_gate()
     until(lambda: job.wait(0.05), "the end of the job")
+    numbered.check_output_is_exact()
+
+
+def test_a_worker_lost_while_the_disk_is_full_costs_one_failover(
+    tmp_path: Path, started: Any, small_disk: Path, filler: Path
+) -> None:
+    """A1, D4, P5, I15: the claim of the next epoch is tried until there is space again."""
+    numbered = NumberedJob(tmp_path, rate=None, held=True)
+    (tmp_path / "checkpoints").symlink_to(small_disk)
+    job = started(numbered)
+    until(lambda: len(job.checkpoints()) >= 2, "two checkpoints")
+
+    def has_failed() -> bool:
+        fill(filler)
+        return bool(job.report().checkpoints_failed >= 1)
+
+    until(has_failed, "a failed checkpoint")
+    os.kill(started.watch(job)[0], signal.SIGKILL)
+    until(lambda: job.report().restarts == 1, "the failover")
+    # Longer than a driver that counts its attempts would try: 20 of them, 200 ms apart.
+    ends_s = time.monotonic() + 6
+    until(lambda: fill(filler) or time.monotonic() > ends_s, "the attempts at its claim")
+    assert job.status == "claiming"
+    filler.unlink()
+    numbered.open_gate()
+    until(lambda: job.wait(0.05), "the end of the job")
+    assert job.report().restarts == 1
     numbered.check_output_is_exact()
 
 

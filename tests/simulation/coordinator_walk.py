@@ -141,6 +141,7 @@ def _situations(terms: dict[str, Any]) -> Iterator[Talk]:
     yield from _starting(terms)
     yield from _running(terms)
     yield from _ending(terms)
+    yield from _in_an_outage(terms)
     yield from _finding(terms)
     yield from _second_epoch(terms | {"failures_max": 1} if "failures_max" in terms else terms)
     for talk in (*_starting(terms), *_running(terms), *_ending(terms)):
@@ -153,6 +154,18 @@ def _talk(terms: dict[str, Any], *told: JobEvent) -> Talk:
     talk = Talk(**terms)
     talk.hear(*told)
     return talk
+
+
+def _in_an_outage(terms: dict[str, Any]) -> Iterator[Talk]:
+    """Checkpoints have failed for so long that one more takes the job back."""
+    for is_appending in (False, True):
+        talk = Talk(**terms | {"checkpoint_failures_max": None, "outage_ms": 1})
+        talk.running()
+        talk.coordinator.checkpoints.failed.note(CheckpointId(0), "no space", now_ms=-1)
+        talk.fire("trigger")
+        if is_appending:
+            talk.acknowledge(1)
+        yield talk
 
 
 def _claiming(terms: dict[str, Any]) -> Iterator[Talk]:

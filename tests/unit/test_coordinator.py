@@ -291,6 +291,98 @@ def test_too_many_checkpoints_failing_in_a_row_fail_the_job() -> None:
     ]
 
 
+def outage() -> Talk:
+    """A job whose store refuses snapshots for as long as it may."""
+    talk = Talk(checkpoint_failures_max=None, outage_ms=900_000)
+    talk.running()
+    return talk
+
+
+def test_checkpoints_that_fail_for_a_while_end_nothing_and_are_tried_at_growing_intervals() -> None:
+    """D4, I15, P5: a store that refuses for less than outage_timeout; then the job goes back, and on."""
+    talk = outage()
+    pauses = []
+    n = now_ms = 0
+    while True:
+        n += 1
+        now_ms += 60_000
+        talk.hear(ClockRead(now_ms, ""))
+        talk.fire("pause")
+        talk.fire("trigger")
+        assert talk.coordinator.checkpoints.under_way == n
+        effects = talk.message(0, SnapshotDeclined(E1, CheckpointId(n), S0, "disk full"))
+        if talk.coordinator.phase is not Phase.RUNNING:
+            break
+        pauses += [
+            one.delay_ms for one in effects if isinstance(one, StartTimer) and one.timer.kind == "pause"
+        ]
+    # 15 minutes after the first failure.
+    assert n == 16
+    assert pauses == [1_000, 2_000, 4_000, 8_000, *[10_000] * 10]
+    assert talk.coordinator.phase is Phase.CLAIMING
+    assert talk.coordinator.failures[-1].kind == "CheckpointsFailed"
+    assert "16 checkpoints in a row failed for 900 s; checkpoint 16" in talk.coordinator.failures[-1].message
+
+
+def test_a_new_series_of_failures_has_all_the_time_again() -> None:
+    talk = outage()
+    talk.fire("trigger")
+    talk.message(0, SnapshotDeclined(E1, N1, S0, "disk full"))
+    talk.hear(ClockRead(800_000, ""))
+    talk.complete(2, 2)
+    talk.hear(ClockRead(1_000_000, ""))
+    talk.fire("trigger")
+    talk.message(0, SnapshotDeclined(E1, CheckpointId(3), S0, "disk full"))
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
+def test_state_that_can_not_be_stored_ends_the_job_after_ten_checkpoints_however_patient_it_is() -> None:
+    """I12, L1."""
+    talk = outage()
+    for n in range(1, 12):
+        assert talk.coordinator.phase is Phase.RUNNING
+        talk.fire("pause")
+        talk.fire("trigger")
+        talk.message(0, SnapshotDeclined(E1, CheckpointId(n), S0, "state of key 7", is_permanent=True))
+    assert talk.coordinator.phase is Phase.ENDED
+
+
+@pytest.mark.parametrize("refusal", [EntryRefused(at(2), "no space"), EntryUncertain(at(2), "no answer")])
+def test_the_claim_of_a_failover_is_tried_for_as_long_as_an_outage_may_last(
+    refusal: EntryRefused | EntryUncertain,
+) -> None:
+    """D4, I15, P5: nothing else is of use, and the job has all it needs to go on afterwards."""
+    talk = outage()
+    talk.failed()
+    waited_ms, delays = 0, []
+    while talk.coordinator.phase is Phase.CLAIMING:
+        effects = talk.hear(refusal)
+        retries = [one for one in effects if isinstance(one, StartTimer)]
+        if not retries:
+            break
+        delays.append(retries[0].delay_ms)
+        waited_ms += delays[-1]
+        assert talk.fire("retry-append", 0, 2) == reads(2)
+        assert talk.hear(EntryRead(at(2), None))[1:] == appends(2, claim(2))
+    assert delays[:7] == [200, 400, 800, 1_600, 3_200, 5_000, 5_000]
+    assert 900_000 <= waited_ms < 906_000
+    assert isinstance(talk.coordinator.handle(EntryAppended(at(2))), list)
+    assert talk.coordinator.phase is Phase.ENDED
+
+
+def test_the_claim_of_a_failover_succeeds_as_soon_as_the_store_takes_it() -> None:
+    """I15."""
+    talk = outage()
+    talk.failed()
+    for _ in range(40):
+        talk.hear(EntryRefused(at(2), "no space"))
+        talk.fire("retry-append", 0, 2)
+        talk.hear(EntryRead(at(2), None))
+    talk.hear(EntryAppended(at(2)))
+    talk.ready(2)
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
 def test_a_completed_checkpoint_ends_the_series_of_failures() -> None:
     talk = Talk(checkpoint_failures_max=1)
     talk.running()
@@ -308,6 +400,7 @@ def test_ids_never_go_further_ahead_of_the_log_than_the_lead() -> None:
     talk.running()
     used = 0
     while talk.coordinator.phase is Phase.RUNNING:
+        talk.fire("pause")
         talk.fire("trigger")
         used = talk.coordinator.checkpoints.under_way or used
         talk.fire("checkpoint-timeout", 1, used)

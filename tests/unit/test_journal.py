@@ -17,6 +17,7 @@ from crosscut.protocol.events import (
     ClockRead,
     EntryAppended,
     EntryRead,
+    EntryRefused,
     EntryTaken,
     JobEvent,
     LinkClosed,
@@ -26,7 +27,7 @@ from crosscut.protocol.events import (
 )
 from crosscut.protocol.log.entries import JobFinished, SegmentClosed, SegmentOpened
 from crosscut.protocol.log.identity import Claimant
-from crosscut.protocol.messages import FailureCause, SnapshotDeclined, WorkerFailed
+from crosscut.protocol.messages import FailureCause, SnapshotDeclined, WorkerFailed, WorkerReady
 from crosscut.protocol.snapshots import TaskSnapshot
 
 FIRST_HEAD = SegmentOpened(claim(), None)
@@ -143,8 +144,10 @@ def test_a_checkpoint_that_fails_is_said_with_its_reason() -> None:
     assert talk.new == [(WARNING, text.format(1)), (WARNING, text.format(2))]
 
 
-def test_a_slow_checkpoint_is_said_once_until_it_is_twice_as_slow_or_was_quick() -> None:
-    talk = Told()
+@pytest.mark.parametrize("are_batches", [False, True])
+def test_a_slow_checkpoint_is_said_once_until_it_is_twice_as_slow_or_was_quick(*, are_batches: bool) -> None:
+    """Of what may hang it is said before the end. A batch takes as long as its records do."""
+    talk = Told(are_batches=are_batches)
     talk.running()
     assert len(talk.new) == 1
     now_ms = 0
@@ -156,11 +159,65 @@ def test_a_slow_checkpoint_is_said_once_until_it_is_twice_as_slow_or_was_quick()
         talk.acknowledge(n)
         talk.hear(EntryAppended(at(n + 1)))
         talk.committed(n)
+    if are_batches:
+        assert talk.new == [
+            (WARNING, "checkpoint 2 was slow: it took 10.0 s"),
+            (WARNING, "checkpoint 4 was slow: it took 20.0 s"),
+            (WARNING, "checkpoint 6 was slow: it took 11.0 s"),
+        ]
+        return
+    waits = "so far; no acknowledgement from numbers[0], numbers[1], out[0], out[1]"
     assert talk.new == [
-        (WARNING, "checkpoint 2 was slow: it took 10.0 s"),
-        (WARNING, "checkpoint 4 was slow: it took 20.0 s"),
-        (WARNING, "checkpoint 6 was slow: it took 11.0 s"),
+        (WARNING, f"checkpoint 1 has taken 10.0 s {waits}"),
+        (WARNING, f"checkpoint 4 has taken 20.0 s {waits}"),
+        (WARNING, f"checkpoint 6 has taken 11.0 s {waits}"),
     ]
+
+
+def test_a_log_that_hangs_is_said_while_it_hangs() -> None:
+    """D3, P5: an append without an answer says nothing itself."""
+    talk = Told()
+    talk.running()
+    talk.fire("trigger")
+    talk.acknowledge(1)
+    assert talk.new == [(INFO, "started: epoch 1, 2 workers")]
+    talk.hear(ClockRead(8_000, ""))
+    talk.fire("liveness", 0)
+    text = "checkpoint 1 has taken 8.0 s so far; the job log has not said whether it holds its entry"
+    assert talk.new == [(WARNING, text)]
+    talk.fire("liveness", 0)
+    assert talk.new == []
+
+
+def test_workers_that_do_not_come_or_do_not_restore_are_named_while_they_are_waited_for() -> None:
+    talk = Told()
+    talk.hear(ClockRead(0, ""))
+    talk.gathering()
+    talk.message(0, registration(0, 1))
+    talk.hear(ClockRead(8_000, ""))
+    talk.fire("liveness", 0)
+    assert talk.new == [(WARNING, "has waited for 8 s for workers to register; missing: worker 1")]
+    talk.message(1, registration(1, 2))
+    talk.message(0, WorkerReady(claim().epoch))
+    talk.hear(ClockRead(15_999, ""))
+    talk.fire("liveness", 0)
+    text = "for workers to restore their tasks from the checkpoint store and to connect; missing: worker 1"
+    assert talk.new == [(WARNING, f"has waited for 8 s {text} (on localhost)")]
+
+
+def test_a_claim_that_the_store_refuses_is_said_once_until_it_is_taken() -> None:
+    """D4, I15."""
+    talk = Told(outage_ms=900_000)
+    talk.running()
+    talk.failed()
+    talk.fire("restart")
+    assert len(talk.new) == 2
+    for _ in range(2):
+        talk.hear(EntryRefused(at(2), "no space left"))
+        talk.fire("retry-append", 0, 2)
+        talk.hear(EntryRead(at(2), None))
+    text = "the job log can't be written, and is tried again, for up to 900 s: no space left"
+    assert talk.new == [(WARNING, text)]
 
 
 def test_a_sink_that_can_not_keep_up_is_said_once_until_it_has_caught_up() -> None:

@@ -45,8 +45,8 @@ GROUPS = (
         },
         (
             "accept_changes", "allow_dropped_state", "snapshots", "checkpoint_pause", "checkpoints_in_flight",
-            "checkpoints_uncommitted", "checkpoint_timeout", "checkpoint_failures", "retain",
-            "commit_attempts",
+            "checkpoints_uncommitted", "checkpoint_timeout", "checkpoint_failures", "outage_timeout",
+            "retain", "commit_attempts",
         ),
     ),
     Group("State", {"state_backend": "Where workers keep keyed state."}, ("state_dir", "state_cache_bytes")),

@@ -51,7 +51,9 @@ class Restart:
     The delay doubles with each failure in a row and starts again once a checkpoint has been completed.
 
     Attributes:
-        failures: Failures tolerated within the window; one more fails the job. 0: the first does.
+        failures: Failures tolerated within the window, and in a row without a completed checkpoint; one more
+            fails the job. 0: the first does. With the default delays, 100 in a row last for a quarter of an
+            hour.
         window: Duration; failures older than this are forgotten.
         delay: Duration before the first restart since a checkpoint was completed. Defaults to none at
             all: the first failure is most often a lost process, and waiting would not bring it back.
@@ -72,7 +74,7 @@ class Restart:
         >>> settings = cc.Settings(restart=cc.Restart(failures=20, window="10m"))
     """
 
-    failures: int = 10
+    failures: int = 100
     window: Duration = "5m"
     delay: Duration = 0
     delay_step: Duration = "100ms"
@@ -137,7 +139,10 @@ class Settings:
             many no other starts, and after a second sources wait: a slow sink slows the job down.
         checkpoint_timeout: A checkpoint that takes longer is aborted; the job runs on. If a sink's prepare
             or commit takes longer, the job goes back to its last checkpoint.
-        checkpoint_failures: Checkpoints that may fail in a row before the job does.
+        checkpoint_failures: Checkpoints that may fail in a row before the job does. Default: any number; if
+            they fail for as long as `outage_timeout`, the job goes back to the newest one.
+        outage_timeout: How long the checkpoint store may refuse or hang, or checkpoints may fail in a row,
+            before that is a failure of the job. It tries again meanwhile, at growing intervals.
         snapshots: How consistent cuts are taken by the continuous engine. "aligned" (barriers; exactly
             once), "unaligned" (the barrier overtakes what waits; exactly once, under back pressure too),
             `crosscut.Aligned(unaligned_after="100ms")` (switches when alignment takes longer; as text
@@ -206,7 +211,8 @@ class Settings:
     checkpoints_in_flight: int = 1
     checkpoints_uncommitted: int = 4
     checkpoint_timeout: Duration = "60s"
-    checkpoint_failures: int = 10
+    checkpoint_failures: int | None = None
+    outage_timeout: Duration = "15m"
     snapshots: str | Aligned = "aligned"
     batch_rows: int = 1_000
     restart: Restart = field(default_factory=Restart, metadata={"is_option": False})
@@ -240,7 +246,8 @@ class Settings:
         check_integer("max_parallelism", self.max_parallelism, 1, 32_768)
         check_integer("checkpoints_in_flight", self.checkpoints_in_flight, 1, 100)
         check_integer("checkpoints_uncommitted", self.checkpoints_uncommitted, 1, 1_000)
-        check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
+        if self.checkpoint_failures is not None:
+            check_integer("checkpoint_failures", self.checkpoint_failures, 0, 1_000_000)
         check_integer("batch_rows", self.batch_rows, 1, 1_000_000)
         check_integer("retain", self.retain, 1, 10_000)
         check_integer("commit_attempts", self.commit_attempts, 1, 1_000)
@@ -262,6 +269,7 @@ class Settings:
             ("checkpoint_timeout", 100),
             ("heartbeat_timeout", 200),
             ("start_timeout", 100),
+            ("outage_timeout", 0),
         ):
             check_duration(name, getattr(self, name), least_ms)
         kind, _ = self.snapshot_kind()

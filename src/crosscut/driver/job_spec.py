@@ -239,6 +239,7 @@ def coordinator_spec(
             uncommitted_max=settings.checkpoints_uncommitted,
             in_flight_max=1 if runs_in_batches else settings.checkpoints_in_flight,
             are_batches=runs_in_batches,
+            outage_ms=int(milliseconds("outage_timeout")),
         ),
         restart=RestartPolicy(
             failures_max=restart.failures,

@@ -368,7 +368,7 @@ class StageAttempt:
                 self._acknowledged[message.task] = message
             case TaskFailed(_, task, cause):
                 self._failure = Failure(task, cause)
-            case SnapshotDeclined(_, _, task, reason):
+            case SnapshotDeclined(task=task, reason=reason):
                 # Usually the store refused the part; another attempt may succeed.
                 self._failure = Failure(task, FailureCause("SnapshotDeclined", reason, is_transient=True))
             case _:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.effects import EndJob, JobEffect, SendMessage, StartTimer
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
@@ -20,6 +21,15 @@ SHOWN_MAX = 3
 SLOW_INTERVALS = 10
 SLOW_LEAST_MS = 1_000
 """A checkpoint is slow if it takes so many intervals, at least this long, or half of its timeout."""
+
+
+LATE_MS = 7_000
+"""What has taken so long, and is not over, is told: a store or a worker that hangs says nothing itself."""
+WAITS_FOR = {
+    Phase.CLAIMING: "for the job log to hold the claim of its epoch",
+    Phase.GATHERING: "for workers to register",
+    Phase.RESTORING: "for workers to restore their tasks from the checkpoint store and to connect",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,8 @@ class Journal:
         at_interval_ms = max(SLOW_LEAST_MS, SLOW_INTERVALS * checkpoints.interval_ms)
         half_timeout_ms = checkpoints.timeout_ms // 2
         self._slow_ms = min(at_interval_ms, half_timeout_ms) if checkpoints.periodic else half_timeout_ms
+        if not checkpoints.are_batches:
+            self._slow_ms = min(self._slow_ms, LATE_MS)
         self._phase = Phase.CLAIMING
         self._has_run = False
         self._restart_count = 0
@@ -65,6 +77,9 @@ class Journal:
         self._is_behind_told = False
         # Twice as slow as the one before is news again.
         self._told_ms = 0
+        self._late: CheckpointId | None = None
+        self._outage_ms = checkpoints.outage_ms
+        self._is_log_trouble_told = self._is_phase_told = False
 
     def note(self, coordinator: Coordinator, effects: Sequence[JobEffect]) -> list[Line]:
         """Return the lines after `coordinator` has handled an event, with `effects`."""
@@ -72,10 +87,14 @@ class Journal:
             *self._failures(coordinator, effects),
             *self._checkpoints(coordinator),
             *self._behind(coordinator),
+            *self._log_trouble(coordinator),
+            *self._late_checkpoint(coordinator),
         ]
         if coordinator.phase is not self._phase:
             lines += self._begins(coordinator)
-            self._phase = coordinator.phase
+            self._phase, self._is_phase_told = coordinator.phase, False
+        elif coordinator.phase in WAITS_FOR and not self._is_phase_told:
+            lines += self._late_phase(coordinator)
         return [*lines, *_assigned(effects)] if effects else lines
 
     def ended(self, coordinator: Coordinator, end: EndJob) -> list[Line]:
@@ -150,6 +169,33 @@ class Journal:
             text = f"checkpoint {completed.checkpoint_id} was slow: it took {took_ms / 1_000:.1f} s"
             lines.append(Line(logging.WARNING, text))
         return lines
+
+    def _log_trouble(self, coordinator: Coordinator) -> list[Line]:
+        """Say once that the log can't be written, until it can."""
+        trouble = coordinator.log_trouble
+        if not trouble or self._is_log_trouble_told:
+            self._is_log_trouble_told = bool(trouble)
+            return []
+        self._is_log_trouble_told = True
+        limit = f", for up to {self._outage_ms / 1_000:g} s" if coordinator.epoch and self._outage_ms else ""
+        return [Line(logging.WARNING, f"the job log can't be written, and is tried again{limit}: {trouble}")]
+
+    def _late_checkpoint(self, coordinator: Coordinator) -> list[Line]:
+        """Say what a checkpoint waits for, once, while it is under way: a store that hangs says nothing."""
+        late = coordinator.checkpoints.late(max(self._slow_ms, 2 * self._told_ms))
+        if late is None or late[0] == self._late:
+            return []
+        self._late, self._told_ms = late
+        so_far = f"{self._told_ms / 1_000:.1f} s so far{coordinator.checkpoints.awaited(self._late)}"
+        return [Line(logging.WARNING, f"checkpoint {self._late} has taken {so_far}")]
+
+    def _late_phase(self, coordinator: Coordinator) -> list[Line]:
+        if coordinator.in_phase_ms < LATE_MS:
+            return []
+        self._is_phase_told = True
+        missing = coordinator.registry.missing_shown if coordinator.phase is not Phase.CLAIMING else ""
+        waited = f"for {coordinator.in_phase_ms / 1_000:.0f} s"
+        return [Line(logging.WARNING, f"has waited {waited} {WAITS_FOR[coordinator.phase]}{missing}")]
 
     def _behind(self, coordinator: Coordinator) -> list[Line]:
         """Say once that a sink can't keep up, until it has caught up."""

@@ -161,10 +161,14 @@ class DeclineCheckpoint:
     After: -
     Answer: nothing
     Lost: the checkpoint times out
+
+    Attributes:
+        is_permanent: As in `SnapshotFailed`.
     """
 
     checkpoint_id: CheckpointId
     reason: str
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

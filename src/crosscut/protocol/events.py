@@ -75,10 +75,15 @@ class SnapshotStored:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """This task's snapshot at barrier n could not be stored."""
+    """This task's snapshot at barrier n could not be stored.
+
+    Attributes:
+        is_permanent: The state itself can't be stored, whatever the store says.
+    """
 
     checkpoint_id: CheckpointId
     reason: str
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

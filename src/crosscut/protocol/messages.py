@@ -147,11 +147,16 @@ class SnapshotAcknowledged(TaskMessage):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDeclined(TaskMessage):
-    """`task` can't take part in checkpoint n (superseded, or its snapshot could not be stored)."""
+    """`task` can't take part in checkpoint n (superseded, or its snapshot could not be stored).
+
+    Attributes:
+        is_permanent: The state itself can't be stored, whatever the store says.
+    """
 
     checkpoint_id: CheckpointId
     task: TaskId
     reason: str
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,9 +186,9 @@ class Snapshots:
         if self._captures.stored(n, Stored(part, freeze_us, log, held, whole, times, record_fields)):
             self.handle(SnapshotStored(n))
 
-    def failed(self, n: CheckpointId, reason: str) -> None:
+    def failed(self, n: CheckpointId, reason: str, *, is_permanent: bool = False) -> None:
         """Frozen snapshot n could not be stored."""
-        self.handle(SnapshotFailed(n, reason))
+        self.handle(SnapshotFailed(n, reason, is_permanent))
 
     def completed(self, n: CheckpointId) -> None:
         """Checkpoint n is complete: the next part builds on this one."""
@@ -289,8 +289,9 @@ class Snapshots:
                     task_effects.messages.append(
                         SnapshotAcknowledged(self._epoch, n, self._task_id, snapshot, times, unused)
                     )
-                case DeclineCheckpoint(n, reason):
-                    task_effects.messages.append(SnapshotDeclined(self._epoch, n, self._task_id, reason))
+                case DeclineCheckpoint(n, reason, is_permanent):
+                    declined = SnapshotDeclined(self._epoch, n, self._task_id, reason, is_permanent)
+                    task_effects.messages.append(declined)
                 case ReportQuiet(n):
                     task_effects.messages.append(TaskQuiet(self._epoch, n, self._task_id))
                 case _:

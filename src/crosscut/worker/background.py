@@ -381,7 +381,7 @@ class BackgroundWork:
         held: dict[CheckpointId, Part] = {}
         # Of this snapshot alone: a class whose records have all gone on may change as it likes.
         records = FieldNames()
-        is_told = is_log_taken = False
+        is_told = is_log_taken = is_permanent = False
         try:
             try:
                 if isinstance(self._state, RocksState):
@@ -398,6 +398,7 @@ class BackgroundWork:
                         held[cut_off_at] = written
             except (StoreError, StateError) as error:
                 reason = str(error)
+                is_permanent = isinstance(error, StateError)
             is_told = not reason and n not in self._cancelled
         finally:
             if not is_told:
@@ -414,7 +415,7 @@ class BackgroundWork:
         times = self._begun(n).times(self._host.now_ns())
         self._began = {one: begun for one, begun in self._began.items() if one > n}
         if reason:
-            self._tell(lambda task: task.snapshots.failed(n, reason))
+            self._tell(lambda task: task.snapshots.failed(n, reason, is_permanent=is_permanent))
         else:
             self._host.failpoints("snapshot.stored")
             fields = records.as_json()

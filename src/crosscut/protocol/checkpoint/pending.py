@@ -60,7 +60,7 @@ class PendingCheckpoint:
         self._epoch = epoch
         self._tasks = tasks
         self._registry = registry
-        self._started_ms = started_ms
+        self.started_ms = started_ms
         self._snapshots: dict[TaskId, Snapshot] = {}
         self._quiet: set[TaskId] = set()
         self.dropped = dropped
@@ -117,7 +117,7 @@ class PendingCheckpoint:
             # Chandy and Lamport's stable property: a cut on which nothing is under way anywhere
             # and no source has more stays like that for ever.
             is_final=all(one.drained for one in self._snapshots.values()),
-            duration_ms=now.now_ms - self._started_ms,
+            duration_ms=now.now_ms - self.started_ms,
             wall_clock=now.wall_clock,
         )
 

@@ -132,6 +132,15 @@ class CheckpointScheduler:
         """The oldest checkpoint that has been triggered and is not decided."""
         return next(iter(self._pending), None)
 
+    def late(self, after_ms: int) -> tuple[CheckpointId, int] | None:
+        """Return the oldest checkpoint that is under way for longer, and how long; None: none is."""
+        n = self.under_way
+        if n is None or self._spec.are_batches:
+            # A batch takes as long as its records do.
+            return None
+        took_ms = self._job.now.now_ms - self._pending[n].started_ms
+        return (n, took_ms) if took_ms >= after_ms else None
+
     @property
     def is_drained(self) -> bool:
         """Whether every source has read all of its input in this epoch."""
@@ -143,8 +152,11 @@ class CheckpointScheduler:
         n = self.under_way
         if n is None:
             return self.failed.last_failure
-        waiting = self._pending[n].missing_shown or "; the job log has not said whether it holds its entry"
-        return f"checkpoint {n} is not complete after {self._spec.timeout_ms / 1000:g} s{waiting}"
+        return f"checkpoint {n} is not complete after {self._spec.timeout_ms / 1000:g} s{self.awaited(n)}"
+
+    def awaited(self, n: CheckpointId) -> str:
+        """Say what n, which is under way, waits for."""
+        return self._pending[n].missing_shown or "; the job log has not said whether it holds its entry"
 
     def is_under_way(self, n: CheckpointId) -> bool:
         """Whether n has been triggered in this epoch and is not decided."""
@@ -318,7 +330,8 @@ class CheckpointScheduler:
             case SnapshotAcknowledged():
                 return self._acknowledged(message)
             case SnapshotDeclined(checkpoint_id=n, task=task, reason=reason):
-                return self._give_up(n, f"task {task} declined: {reason}")
+                said = f"task {task} declined: {reason}"
+                return self._give_up(n, said, is_permanent=message.is_permanent)
             case TaskQuiet(checkpoint_id=n):
                 if n in self._pending:
                     return self._pending[n].handle(message)
@@ -430,20 +443,21 @@ class CheckpointScheduler:
             return effects
         return [*effects, *self._append_if_whole(self._pending.values())]
 
-    def _give_up(self, n: CheckpointId, reason: str) -> list[JobEffect]:
+    def _give_up(self, n: CheckpointId, reason: str, *, is_permanent: bool = False) -> list[JobEffect]:
         """Give n up, and only n, unless its entry is being appended."""
         if n not in self._pending or self._pending[n].is_appending:
             self.dropped["abort of a checkpoint that is not waiting"] += 1
             return []
-        return self._fail(n, reason)
+        return self._fail(n, reason, is_permanent=is_permanent)
 
-    def _fail(self, n: CheckpointId, reason: str) -> list[JobEffect]:
+    def _fail(self, n: CheckpointId, reason: str, *, is_permanent: bool = False) -> list[JobEffect]:
         is_after_drain = self._pending[n].is_after_drain
         effects = self._abort(n)
         if not self._is_final_complete:
-            self.failed.note(n, reason)
+            self.failed.note(n, reason, self._job.now.now_ms, is_permanent=is_permanent)
             effects += self.requests.failed(n, self.failed.last_failure)
-            effects += self._pause()
+            if self.failed.cause is None:
+                effects += self._pause(self.failed.backoff_ms)
         effects += self._delete()
         if self.failed.cause is not None:
             return effects
@@ -474,11 +488,12 @@ class CheckpointScheduler:
     def _periodic(self) -> list[JobEffect]:
         return [self._after(self._spec.interval_ms)] if self._spec.periodic else []
 
-    def _pause(self) -> list[JobEffect]:
-        if not self._spec.pause_ms:
+    def _pause(self, least_ms: int = 0) -> list[JobEffect]:
+        pause_ms = max(self._spec.pause_ms, least_ms)
+        if not pause_ms:
             return []
         self._is_pausing = True
-        return [StartTimer(on.Timer("pause", self._job.epoch), self._spec.pause_ms)]
+        return [StartTimer(on.Timer("pause", self._job.epoch), pause_ms)]
 
     # Deletion.
 

@@ -117,6 +117,16 @@ class Coordinator:
         return self._splits.searches
 
     @property
+    def log_trouble(self) -> str:
+        """Why the job log can't be written at present, which is tried again; "" if it can."""
+        return self._log.trouble
+
+    @property
+    def in_phase_ms(self) -> int:
+        """How long the job has been in its phase."""
+        return self._job.in_phase_ms
+
+    @property
     def restart_count(self) -> int:
         """How often the job has failed over."""
         return self._failures.restart_count
@@ -160,7 +170,7 @@ class Coordinator:
             return []
         match event:
             case on.ClockRead():
-                self._job.now = event
+                self._job.read_clock(event)
                 return []
             case on.LinkOpened(link, worker, attempt):
                 self.registry.opened(link, Identity(worker, attempt))
@@ -459,7 +469,11 @@ class Coordinator:
             return effects
         if self.phase is Phase.STOPPING:
             return [*effects, *self._stop_short(cause)]
-        return [*effects, *self._end("failed", cause)]
+        if self.checkpoints.failed.are_final:
+            return [*effects, *self._end("failed", cause)]
+        # What it stores may have been in the way, or who stores it.
+        self.checkpoints.failed.begin_again()
+        return [*effects, *self._failed(cause)]
 
     # The end.
 

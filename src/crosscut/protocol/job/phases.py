@@ -81,15 +81,28 @@ class JobState:
     Attributes:
         epoch: The newest that this driver has claimed.
         now: What time it is.
+        since_ms: When the phase began; None: before the time was told.
     """
 
     phase: Phase = Phase.CLAIMING
     epoch: Epoch = Epoch(0)
     now: ClockRead = field(default_factory=partial(ClockRead, 0, ""))
+    since_ms: int | None = None
+
+    @property
+    def in_phase_ms(self) -> int:
+        """How long the job has been in its phase."""
+        return 0 if self.since_ms is None else self.now.now_ms - self.since_ms
+
+    def read_clock(self, now: ClockRead) -> None:
+        """Note what time it is."""
+        self.now = now
+        if self.since_ms is None:
+            self.since_ms = now.now_ms
 
     def go(self, turn: Turn) -> None:
         """Take `turn`."""
-        self.phase = after(self.phase, turn)
+        self.phase, self.since_ms = after(self.phase, turn), self.now.now_ms
 
 
 # Which event takes the turn? What an event is: the class of a message, the name of a timer, or its own class.
@@ -111,7 +124,7 @@ _FAILURE: Moves = {
     Phase.STOPPING: _OVER,
 }
 _LOG_GIVEN_UP = _ends(Phase.CLAIMING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHING)
-_TOO_MANY_CHECKPOINTS_FAILED = _ends(Phase.RUNNING, Phase.STOPPING)
+_TOO_MANY_CHECKPOINTS_FAILED: Moves = {Phase.RUNNING: _RESTART_OR_OVER, Phase.STOPPING: _OVER}
 _DURABLE: Moves = {
     # At once on to RESTORING if all workers are still there; over, if it was claimed to call the job damaged.
     Phase.CLAIMING: frozenset({Phase.GATHERING, Phase.RESTORING, Phase.ENDED}),
@@ -136,7 +149,7 @@ MOVES: Mapping[str, Moves] = {
         Phase.STOPPING: frozenset({Phase.FINISHING, Phase.ENDED}),
         Phase.FINISHING: _OVER,
     },
-    "EntryRefused": _LOG_GIVEN_UP,
+    "EntryRefused": {**_LOG_GIVEN_UP, Phase.RUNNING: _RESTART_OR_OVER},
     "EntryUncertain": _LOG_GIVEN_UP,
     "timer log-call": _LOG_GIVEN_UP,
     "RegisterWorker": {Phase.GATHERING: frozenset({Phase.RESTORING})},

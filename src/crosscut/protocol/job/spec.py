@@ -17,24 +17,28 @@ class CheckpointSpec:
 
     Attributes:
         periodic: False: only on request and at the end (`snapshots="none"`).
-        failures_max: The number of failed checkpoints in a row that the job tolerates.
+        failures_max: The number of failed checkpoints in a row that the job tolerates; None: any number, for
+            as long as `outage_ms`.
         pause_ms: The least time between the end of a checkpoint and the periodic start of the next.
         in_flight_max: The number of checkpoints in progress at once.
         are_batches: Each checkpoint is a micro-batch: tasks read nothing between two of them.
         uncommitted_max: The number of complete checkpoints that may wait for the commits of sinks.
         held_back_ms: Sources wait for commits if no checkpoint has started for this time. Commits that take a
             little longer than a short interval only make checkpoints less frequent.
+        outage_ms: How long the store may refuse or hang, or checkpoints may fail in a row, before that counts
+            as a failure of the job.
     """
 
     periodic: bool
     interval_ms: int
     timeout_ms: int
-    failures_max: int
+    failures_max: int | None
     pause_ms: int = 0
     in_flight_max: int = 1
     are_batches: bool = False
     uncommitted_max: int = 4
     held_back_ms: int = 1_000
+    outage_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

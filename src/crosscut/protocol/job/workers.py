@@ -304,6 +304,17 @@ class WorkerRegistry:
             for index, place in sorted(self.held.items())
         ]
 
+    @property
+    def missing_shown(self) -> str:
+        """Which workers have not registered, or are not ready, for people."""
+        absent = sorted(set(map(WorkerIndex, range(self.parallelism))) - self.held.keys())
+        missing = [str(index) for index in absent] or [
+            f"{index} (on {self.held[index].registration.host})"
+            for index in sorted(self.held.keys() - self._ready)
+        ]
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        return f"; missing: worker {', '.join(missing[:5])}{more}" if missing else ""
+
     def ready(self, index: WorkerIndex) -> None:
         """Note that a worker is ready."""
         self._ready.add(index)

@@ -115,6 +115,11 @@ class Ownership:
         return self._writer.newest if self._writer is not None else None
 
     @property
+    def trouble(self) -> str:
+        """Why the log can't be written at present; "" if it can."""
+        return self._writer.trouble if self._writer is not None else ""
+
+    @property
     def writers(self) -> int:
         """How many logical tasks of each sink may have left something."""
         return self._claim.entry.writers if self._claim is not None else 0
@@ -277,6 +282,8 @@ class Ownership:
                 if isinstance(entry, EpochClaimed):
                     self._epoch = entry.epoch
                     self._index_seen = None
+                    if self._writer is not None:
+                        self._writer.patience_ms = self._terms.checkpoints.outage_ms
                 return verdict
             case Refused(CheckpointCompleted() as entry, reason):
                 return NoCheckpoint(entry, reason)

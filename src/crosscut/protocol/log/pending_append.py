@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from crosscut.foundation.frozen import dataclass
 
 RETRY_APPEND_MS = 200
+RETRY_MAX_MS = 5_000
 UNCERTAIN_ATTEMPTS_MAX = 20
 
 Entry = TypeVar("Entry")
@@ -48,13 +49,17 @@ class PendingAppend(Generic[Entry]):
     """The append of `entry`. Each answer of the store has one consequence.
 
     Attributes:
-        attempts_max: After so many unknown outcomes in a row, the entry is undecided.
+        attempts_max: After so many unknown outcomes in a row, the entry is undecided, ...
+        patience_ms: ... but not before it has waited for so long.
+        waited_ms: How long it has waited since the first of them, as far as its timers tell.
         reason: What the store said about the newest attempt that did not succeed.
         winner: What has the index of the entry, if it is overtaken.
     """
 
     entry: Entry
     attempts_max: int = UNCERTAIN_ATTEMPTS_MAX
+    patience_ms: int = 0
+    waited_ms: int = 0
     reason: str = ""
     winner: Entry | None = None
     uncertain_attempts: int = 0
@@ -95,4 +100,11 @@ class PendingAppend(Generic[Entry]):
         """An attempt may or may not have been applied, now or later."""
         self.reason = reason
         self.uncertain_attempts += 1
-        return Fate.UNDECIDED if self.uncertain_attempts >= self.attempts_max else Fate.WAIT
+        is_over = self.uncertain_attempts >= self.attempts_max and self.waited_ms >= self.patience_ms
+        return Fate.UNDECIDED if is_over else Fate.WAIT
+
+    @property
+    def retry_ms(self) -> int:
+        """How long to wait now: longer each time, if there is much time."""
+        grown_ms = RETRY_APPEND_MS << min(max(self.uncertain_attempts - 1, 0), 10)
+        return min(grown_ms, RETRY_MAX_MS) if self.patience_ms else RETRY_APPEND_MS

@@ -36,7 +36,7 @@ from crosscut.protocol.log.entries import (
     SegmentClosed,
     SegmentOpened,
 )
-from crosscut.protocol.log.pending_append import RETRY_APPEND_MS, Fate, PendingAppend
+from crosscut.protocol.log.pending_append import Fate, PendingAppend
 from crosscut.protocol.log.segments import LogEnd, following, head_after, written_before
 
 # Answers of the store to an append: three, because "not known" is one of them.
@@ -123,6 +123,10 @@ class LogWriter:
         timeout_ms: How long one call of the store may take.
         dropped: Counts stale and repeated input.
         segment_entries_max: After so many, the writer goes on in a new segment.
+
+    Attributes:
+        patience_ms: How long the store may refuse the entry of a failover or of the end, or not answer. 0 for
+            a driver that has not claimed the job yet: nobody waits for it.
     """
 
     def __init__(
@@ -146,6 +150,7 @@ class LogWriter:
         self._pending: PendingAppend[LogEntry] | None = None
         self._step_count = 0
         self._is_asking = False
+        self.patience_ms = 0
         self._queue: deque[JobEntry] = deque()
         self._ended: tuple[LogIndex, ...] = ()
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
@@ -159,6 +164,12 @@ class LogWriter:
     def newest(self) -> JobEntry | None:
         """The entry appended last, if it is not decided."""
         return self._queue[-1] if self._queue else None
+
+    @property
+    def trouble(self) -> str:
+        """Why the entry that is being appended has to be tried again; "" if all is well."""
+        pending = self._pending
+        return pending.reason if pending is not None and pending.uncertain_attempts else ""
 
     def take_ended(self) -> tuple[LogIndex, ...]:
         """Return, once, the entries of ended segments; they can be deleted when nothing needs them."""
@@ -194,9 +205,11 @@ class LogWriter:
             self.dropped["stale timer"] += 1
             return [], None
         if timer == self._timer("retry-append"):
+            self._pending.waited_ms += self._pending.retry_ms
             return self._ask(ReadEntry(self._step.index)), None
         if self._is_asking and timer == self._timer("log-call"):
             self._is_asking = False
+            self._pending.waited_ms += self._timeout_ms
             reason = f"the store has not answered within {self._timeout_ms / 1000:g} s"
             return self._next(self._pending.uncertain(reason), self._step, self._pending)
         self.dropped["stale timer"] += 1
@@ -219,7 +232,10 @@ class LogWriter:
             case EntryUncertain(_, reason):
                 return self._next(pending.uncertain(reason), step, pending)
             case EntryRefused(_, reason):
-                return self._next(pending.refused(reason), step, pending)
+                # A checkpoint can do without; the claim of a failover and the end have to be tried again.
+                is_needed = self.patience_ms > 0 and not isinstance(self._queue[0], CheckpointCompleted)
+                fate = pending.uncertain(reason) if is_needed else pending.refused(reason)
+                return self._next(fate, step, pending)
             case _:
                 assert_never(event)
 
@@ -240,7 +256,7 @@ class LogWriter:
             case Fate.APPEND:
                 return self._ask(step), None
             case Fate.WAIT:
-                return [StartTimer(self._timer("retry-append"), RETRY_APPEND_MS)], None
+                return [StartTimer(self._timer("retry-append"), pending.retry_ms)], None
             case Fate.REFUSED:
                 return self._decided(Refused(self._queue[0], pending.reason))
             case Fate.UNDECIDED:
@@ -299,7 +315,7 @@ class LogWriter:
 
     def _ask_next(self) -> list[LogEffect]:
         self._step = self._next_step(self._queue[0])
-        self._pending = PendingAppend(self._step.entry)
+        self._pending = PendingAppend(self._step.entry, patience_ms=self.patience_ms)
         self._step_count += 1
         return self._ask(self._step)
 

@@ -152,8 +152,8 @@ class SnapshotProtocol(ABC):
                 return self._timed_out(checkpoint_id)
             case SnapshotStored(checkpoint_id):
                 return self._stored(checkpoint_id)
-            case SnapshotFailed(checkpoint_id, reason):
-                return self._failed(checkpoint_id, reason)
+            case SnapshotFailed(checkpoint_id, reason, is_permanent):
+                return self._failed(checkpoint_id, reason, is_permanent=is_permanent)
             case CaptureAllowed(checkpoint_id):
                 return self._capture_allowed(checkpoint_id)
             case SourcesResumed(checkpoint_id):
@@ -213,12 +213,13 @@ class SnapshotProtocol(ABC):
         self._storing.remove(checkpoint_id)
         return [AcknowledgeSnapshot(checkpoint_id)]
 
-    def _failed(self, checkpoint_id: CheckpointId, reason: str) -> list[TaskEffect]:
+    def _failed(self, checkpoint_id: CheckpointId, reason: str, *, is_permanent: bool) -> list[TaskEffect]:
         if checkpoint_id not in self._storing:
             self.dropped["failed after abort"] += 1
             return []
         self._storing.remove(checkpoint_id)
-        return [DiscardSnapshot(checkpoint_id), DeclineCheckpoint(checkpoint_id, reason)]
+        declined = DeclineCheckpoint(checkpoint_id, reason, is_permanent)
+        return [DiscardSnapshot(checkpoint_id), declined]
 
     def _is_obsolete(self, checkpoint_id: CheckpointId) -> bool:
         return checkpoint_id <= self._passed or checkpoint_id in self._aborted_early

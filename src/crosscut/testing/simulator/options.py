@@ -195,6 +195,7 @@ class Options:
         behind_for_ms: Likewise.
         look_ms: How often the driver looks how far behind the job is.
         knows_lag: Whether sources know how many records wait.
+        outage_ms: How long the store may refuse before that is a failure of the job; 0: it counts attempts.
         empty_looks: For each source before it, a source finds nothing in so many looks for splits.
     """
 
@@ -243,6 +244,7 @@ class Options:
     hosts_crash: bool = False
     thresholds: tuple[tuple[str, int], ...] = ()
     engine: EngineName = "continuous"
+    outage_ms: int = 0
     batch_parallelism: int = 0
     batch_records: int = 20
     speculation: float = 0.0

@@ -329,6 +329,11 @@ class World:
             if is_owner and self.files.damaged and end.cause is not None and "damaged" in end.cause.message:
                 self.seen["ended loudly after a broken promise"] += 1
                 self.has_finished = True
+            is_of_store = end.cause is not None and end.cause.kind in ("StoreError", "CheckpointsFailed")
+            ensure(
+                not (self.options.outage_ms and is_owner and is_of_store) or bool(self.files.damaged),
+                f"I15: a store that is down for less than an outage ends the job: {told_cause(end.cause)}",
+            )
             decided_us = self.clock.now_us if at_us is None else at_us
             is_late = decided_us < self._calm_from_us + LATE_ANSWER_US or driver in self._late_risers
             is_expected = not self.is_calm or not is_owner or self.has_finished or is_late
