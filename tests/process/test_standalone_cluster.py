@@ -203,3 +203,28 @@ def test_run_uses_the_cluster_that_options_or_defaults_name(
     with urllib.request.urlopen(f"{cluster.web_url}/json/", timeout=DEADLINE_S) as answer:
         finished = json.load(answer)["completedapps"]
     assert "crosscut: submitted" in [one["name"] for one in finished]
+
+
+def test_doctor_asks_each_executor_and_names_what_is_missing_there(cluster: Cluster, tmp_path: Path) -> None:
+    settings = ("spark.cores.max=4", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1")
+    command = [sys.executable, "-m", "crosscut", "doctor", "--json", "--checkpoint-dir", str(tmp_path)]
+    command += ["--master", cluster.master_url, *(text for one in settings for text in ("--conf", one))]
+    # The interpreter below the virtual environment has no Crosscut.
+    for python, code in ((sys.executable, 0), (os.path.realpath(sys.executable), 1)):
+        ran = subprocess.run(
+            command,
+            env={**os.environ, "PYSPARK_PYTHON": python},
+            capture_output=True,
+            text=True,
+            timeout=2 * DEADLINE_S,
+        )
+        assert ran.returncode == code, ran.stderr
+        first, *others = [json.loads(line) for line in ran.stdout.splitlines()]
+        assert first["found"] == f"{cluster.master_url}: 2 executors have answered"
+        if code == 0:
+            assert [one["level"] for one in others] == ["ok", "ok"]
+            assert all("sees the checkpoint directory" in one["found"] for one in others)
+        else:
+            missing = [one for one in others if "no crosscut" in one["found"]]
+            assert len(missing) == 2 and all(one["level"] == "problem" for one in missing)
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"

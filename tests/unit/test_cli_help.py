@@ -34,9 +34,9 @@ def test_help_of_run_has_the_options_that_one_needs_in_groups() -> None:
     assert invoked("run", "--help-all").exit_code == 0, "which changes nothing for the next call"
     text = invoked("run", "--help").output
     needed = {name for group in GROUPS for name in group.needed}
-    assert len(needed) == 10
+    assert len(needed) == 11
     shown = {name.removeprefix("--").replace("-", "_") for name in options_in(text)}
-    assert shown == needed | {"plain", "keep", "master", "conf", "py_files", "archives", "help_all"}
+    assert shown == needed | {"plain", "keep", "help_all"}
     for group in GROUPS:
         assert (f"\n{group.title}:\n" in text) == bool(group.needed)
     assert len(text.splitlines()) < 60
@@ -51,7 +51,8 @@ def test_help_all_of_run_has_every_setting_in_one_group() -> None:
     settings = [one.metadata.get("option", one.name) for one in options]
     settings += [f"restart_{one.name}" for one in fields(Restart)]
     grouped = [name for group in GROUPS for name in (*group.needed, *group.others)]
-    assert sorted(grouped) == sorted(settings)
+    of_spark = {"master", "configuration", "py_files", "archives"}
+    assert sorted(grouped) == sorted([*settings, *of_spark])
     assert {f"--{name.replace('_', '-')}" for name in settings} <= options_in(text)
 
 

@@ -150,11 +150,10 @@ def run_flow(
     --help-all shows all options. Each is a setting, which the guide "Running" describes.
 
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
-    from there. If that can't be done, it says why, and exits with 1. A second Ctrl-C ends at once.
+    from there. A second Ctrl-C ends at once.
 
-    Exit codes: 0: done, or stopped with a last checkpoint; 1: failed, the same start may succeed; 2: could
-    not start, something must be changed; 3: another driver has taken the job over; 4: the checkpoint store
-    can't be reached; 5: failed, and would fail again; 130: ended by a second Ctrl-C.
+    Exit codes: 0: done, or stopped; 1: failed, may pass; 2: could not start; 3: another driver has taken the
+    job over; 4: the checkpoint store can't be reached; 5: failed, would fail again; 130: a second Ctrl-C.
     """
     if keep and KEPT_VARIABLE not in os.environ:
         from crosscut.cli.keeping import keep as keep_running
@@ -540,18 +539,41 @@ program.add_command(transactions)
     "--web-port", "port", type=click.IntRange(1, 65_535), default=4400, show_default=True, help="Of the page."
 )
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each finding.")
-def doctor(parallelism: int, directory: str | None, port: int, as_json: bool) -> None:
+@click.option("--cluster", is_flag=True, help="Ask each executor of a cluster instead.")
+@click.option("--master", metavar="URL", help="Of that cluster. Default: that of spark-defaults.conf.")
+@click.option(
+    "--conf", "configuration", metavar="KEY=VALUE", multiple=True, help="A setting of Spark for it."
+)
+def doctor(
+    parallelism: int,
+    directory: str | None,
+    port: int,
+    as_json: bool,
+    cluster: bool,
+    master: str | None,
+    configuration: tuple[str, ...],
+) -> None:
     """Look whether this machine has what a job needs, and say what to do where it has not.
 
     Looks at Python, PySpark, Java, processors, ports, limits, the checkpoint directory, and what else is
     installed. `crosscut demo` then runs a job.
+
+    With --cluster it runs a short Spark job there, and compares the versions of Python, PySpark and Crosscut,
+    and the clock, of each executor with those of this machine; each connects to this machine and reads a
+    file that this one writes to the checkpoint directory.
 
     Exit codes: 0: nothing is missing; 1: something is.
     """
     from crosscut.cli.doctor import finding_lines, findings, shown
     from crosscut.cli.view import make_console
 
-    found = list(findings(parallelism, directory, port))
+    if cluster or master is not None:
+        from crosscut.cli.doctor_cluster import cluster_findings
+        from crosscut.spark.cluster.submitted import Submission
+
+        found = list(cluster_findings(Submission.of(master, configuration, None, None), directory))
+    else:
+        found = list(findings(parallelism, directory, port))
     if as_json:
         _echo_lines(finding_lines(found))
     else:

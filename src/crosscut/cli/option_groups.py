@@ -1,4 +1,4 @@
-"""Which settings the help of a command shows first, and under which titles."""
+"""Which options the help of a command shows first, and under which titles."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ GROUPS = (
             "max_parallelism", "batch_records_max", "trigger", "caught_up_at", "behind_at", "behind_for",
             "batch_parallelism",
         ),
+    ),
+    Group(
+        "Cluster",
+        {"master": "URL of the Spark cluster. Default: that of spark-defaults.conf, else a local Spark."},
+        ("configuration", "py_files", "archives"),
     ),
     Group(
         "Checkpoints",
