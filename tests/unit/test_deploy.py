@@ -92,6 +92,12 @@ def test_the_objects_of_the_manifest_refer_to_each_other() -> None:
     assert Path(settings["spark.kubernetes.executor.podTemplateFile"]).parent == Path(mounts["spark"])
     items = {item["key"] for name in ("app", "spark") for item in volumes[name]["configMap"]["items"]}
     assert items == set(found["ConfigMap"]["data"])
+    # Driver and executors reach each other, whatever else is in the namespace.
+    (rule,) = found["NetworkPolicy"]["spec"]["ingress"]
+    members = found["NetworkPolicy"]["spec"]["podSelector"]
+    assert rule["from"] == [{"podSelector": members}]
+    labels = {pod["metadata"]["labels"]["app"], settings["spark.kubernetes.executor.label.app"]}
+    assert set(members["matchExpressions"][0]["values"]) == labels
     # Else `parallelism` slots would never be there at once.
     slots = int(settings["spark.executor.instances"]) * int(settings["spark.executor.cores"])
     assert f"parallelism={slots}" in found["ConfigMap"]["data"]["words.py"]
