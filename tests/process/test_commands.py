@@ -32,6 +32,7 @@ def test_a_job_without_a_page_is_stopped_from_another_terminal(
     directory = Path(numbered.checkpoint_dir)
     until((directory / NAME).exists, "the file that commands read")
     assert (directory / NAME).stat().st_mode & 0o777 == 0o600
+    assert "complete" in said("checkpoint", str(directory))
     saved = str(tmp_path / "saved")
     assert saved in said("savepoint", str(directory), saved)
     assert os.listdir(saved)

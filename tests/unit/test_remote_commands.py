@@ -42,6 +42,10 @@ class Ending(Done):
 
         threading.Thread(target=end).start()
 
+    def take_checkpoint(self) -> str:
+        self.done.append("checkpoint")
+        return "checkpoint 7 is complete"
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[tuple[Page, Ending]]:
@@ -74,6 +78,14 @@ def test_a_savepoint_is_written_where_the_command_means(
     assert page[1].done == [str(tmp_path / "monday")]
     assert run("savepoint", str(tmp_path), "s3://bucket/monday").exit_code == 0
     assert page[1].done[1] == "s3://bucket/monday"
+
+
+def test_a_checkpoint_is_taken_and_what_became_of_it_is_said(
+    page: tuple[Page, Ending], tmp_path: Path
+) -> None:
+    result = run("checkpoint", str(tmp_path))
+    assert (result.exit_code, result.output) == (0, "checkpoint 7 is complete\n")
+    assert page[1].done == ["checkpoint"]
 
 
 def test_what_the_job_refuses_is_said_and_is_exit_code_2(

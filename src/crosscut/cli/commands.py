@@ -20,7 +20,7 @@ from crosscut.cli.keeping import KEPT_VARIABLE
 from crosscut.cli.links import page_for_terminal
 from crosscut.cli.option_groups import GroupedCommand
 from crosscut.cli.options import DurationType, settings_from, settings_options
-from crosscut.cli.running import savepoint, stop
+from crosscut.cli.running import checkpoint, savepoint, stop
 from crosscut.cli.transactions_command import transactions
 from crosscut.cli.trust import trust_option, unpickling
 from crosscut.errors import CrosscutError, JobFailedError
@@ -299,7 +299,7 @@ def fault_indices(text: str | None) -> tuple[int, ...] | None:
         ) from error
 
 
-for command in (broker, stop, savepoint):
+for command in (broker, checkpoint, stop, savepoint):
     program.add_command(command)
 
 _ROWS_SHOWN = 20

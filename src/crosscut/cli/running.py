@@ -54,3 +54,17 @@ def savepoint(directory: str, path: str) -> None:
     # The job may run in another directory.
     where = path if local_path(path) is None else os.path.abspath(path)
     click.echo(escaped(asked(directory, "/api/savepoint", {"path": where})))
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+def checkpoint(directory: str) -> None:
+    """Have the job with checkpoint directory DIR take a checkpoint now, and wait for it.
+
+    The job runs on. It must run on this machine, as your user, with a local DIR.
+
+    Exit codes: 0: it is complete; 2: it is not.
+    """
+    from crosscut.cli.remote import asked
+
+    click.echo(escaped(asked(directory, "/api/checkpoint", {})))

@@ -38,8 +38,8 @@ _SCRIPTS = (
 )
 _STATIC = {"/": "page.html", "/page.css": "page.css", **{f"/{name}": name for name in _SCRIPTS}}
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
-_COMMANDS = ("/api/stop", "/api/savepoint")
-_ACTIONS = (*_COMMANDS, "/api/restart", "/api/checkpoint", "/api/state")
+_COMMANDS = ("/api/stop", "/api/savepoint", "/api/checkpoint")
+_ACTIONS = (*_COMMANDS, "/api/restart", "/api/state")
 _PROBES = ("/healthz", "/readyz")
 _FAILED = ("failed", "fenced")
 _FORWARDED_HOST = re.compile(r'(?:^|[;,\s])host="?([^";,\s]+)', re.IGNORECASE)
