@@ -49,7 +49,9 @@ class CommandPort:
             self._serve()
         except (OSError, SettingsError) as error:
             LOGGER.warning(
-                "job %r: `crosscut stop`, `checkpoint` and `savepoint` will not find it: %s", self._name, error
+                "job %r: `crosscut stop`, `checkpoint` and `savepoint` will not find it: %s",
+                self._name,
+                error,
             )
         finally:
             self._is_removed.set()
