@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.simulation.conversation import CAUSE, LINKS, Talk, at, claim, completed, registration
 
 from crosscut.foundation.ids import AttemptId, CheckpointId, Epoch, LogIndex, WorkerIndex
-from crosscut.monitoring.job_log_lines import Journal, Line
+from crosscut.monitoring.job_log_lines import CODES, Journal, Line
 from crosscut.protocol.effects import EndJob, JobEffect
 from crosscut.protocol.events import (
     CancelRequested,
@@ -40,6 +42,7 @@ class Told(Talk):
         super().__init__(**terms)
         self._journal = Journal(self.coordinator._terms)
         self._lines: list[Line] = []
+        self.codes: list[str] = []
 
     def hear(self, *events: JobEvent) -> list[JobEffect]:
         effects: list[JobEffect] = []
@@ -55,6 +58,7 @@ class Told(Talk):
     def new(self) -> list[tuple[int, str]]:
         """What was said since this was looked at last."""
         lines, self._lines = self._lines, []
+        self.codes += [line.code for line in lines]
         return [(line.level, line.text) for line in lines]
 
 
@@ -321,3 +325,19 @@ def test_what_could_not_even_claim_an_epoch_raises_where_it_was_started() -> Non
     talk = Told()
     talk.hear(CancelRequested(FailureCause("StoreError", "no disk")))
     assert talk.new == []
+
+
+def test_each_code_is_documented_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs/guide/seeing.md").read_text(encoding="utf-8")
+    table = text.partition("| code | when |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([\w.]+)` ", table, re.MULTILINE) == list(CODES)
+
+
+def test_a_line_has_the_code_of_what_has_happened() -> None:
+    talk = Told()
+    talk.running()
+    assert talk.new and talk.codes == ["job.started"]
+    talk.hear(CancelRequested())
+    talk.hear(EntryAppended(at(2)))
+    assert talk.new
+    assert talk.codes[1:] == ["job.cancelled"] and set(talk.codes) <= set(CODES)

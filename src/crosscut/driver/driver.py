@@ -460,10 +460,11 @@ class CoordinatorDriver:
         n = coordinator.completed.checkpoint_id if coordinator.completed is not None else 0
         about = {"job": self._name, "epoch": int(coordinator.epoch), "checkpoint": int(n)}
         for line in lines:
-            LOGGER.log(line.level, "job %r: %s", self._name, line.text, extra=about)
+            extra = {**about, "code": line.code}
+            LOGGER.log(line.level, "job %r: %s", self._name, line.text, extra=extra)
 
     def _warn(self, text: str) -> None:
-        self._say([Line(logging.WARNING, text)])
+        self._say([Line(logging.WARNING, text, "job.warning")])
 
     def _fired(self, timer: Timer) -> None:
         self._timers.pop(timer, None)

@@ -12,14 +12,14 @@ from crosscut.foundation.text import escaped
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
-FIELDS = ("job", "worker", "vertex", "task", "epoch", "checkpoint")
+FIELDS = ("code", "job", "worker", "vertex", "task", "epoch", "checkpoint")
 """Attributes that log records may have, in the order in which they are shown."""
 
 
 class JsonLogFormatter(logging.Formatter):
     """Makes one line of JSON of a log record, with the fields of the job that it is about.
 
-    The keys are `time` (ISO 8601, UTC), `level`, `logger`, `message`, as they apply `job`, `worker`,
+    The keys are `time` (ISO 8601, UTC), `level`, `logger`, `message`, as they apply `code`, `job`, `worker`,
     `vertex`, `task`, `epoch`, `checkpoint`, and `error` with a traceback.
 
     Examples:

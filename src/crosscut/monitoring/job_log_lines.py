@@ -34,10 +34,15 @@ WAITS_FOR = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line; `level` is one of the module `logging`."""
+    """One line; `level` is one of the module `logging`.
+
+    Attributes:
+        code: What kind of line it is, for programs: it stays the same when the text changes.
+    """
 
     level: int
     text: str
+    code: str
 
 
 def _assigned(effects: Iterable[JobEffect]) -> list[Line]:
@@ -53,8 +58,33 @@ def _assigned(effects: Iterable[JobEffect]) -> list[Line]:
     for source, names in found.items():
         more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
         shown = ", ".join(names[:SHOWN_MAX])
-        lines.append(Line(logging.INFO, f"source {source!r} has found splits: {shown}{more}"))
+        lines.append(
+            Line(logging.INFO, f"source {source!r} has found splits: {shown}{more}", "source.splits_found")
+        )
     return lines
+
+
+CODES = (
+    "job.started",
+    "job.resumed",
+    "job.recovered",
+    "job.restarted",
+    "job.failure",
+    "job.waits",
+    "job.warning",
+    "job.finished",
+    "job.stopped",
+    "job.cancelled",
+    "job.failed",
+    "job.fenced",
+    "checkpoint.failed",
+    "checkpoint.slow",
+    "checkpoint.late",
+    "sink.behind",
+    "source.splits_found",
+    "store.log_refused",
+)
+"""Of all lines. None is ever given another meaning."""
 
 
 class Journal:
@@ -104,21 +134,21 @@ class Journal:
         why = f": {cause.message}" if cause else ""
         match end.outcome:
             case "finished" if completed is None or not self._has_run:
-                return [Line(logging.INFO, "it has finished before: there is nothing to do")]
+                return [Line(logging.INFO, "it has finished before: there is nothing to do", "job.finished")]
             case "finished":
                 text = f"finished: everything is processed and committed, with {self._shown(completed)}"
-                return [Line(logging.INFO, text)]
+                return [Line(logging.INFO, text, "job.finished")]
             case "stopped" if cause:
                 # It says what the next start does.
-                return [Line(logging.WARNING, f"stopped{why}")]
+                return [Line(logging.WARNING, f"stopped{why}", "job.stopped")]
             case "stopped" | "cancelled":
-                return [Line(logging.INFO, f"{end.outcome}; the next start {where}")]
+                return [Line(logging.INFO, f"{end.outcome}; the next start {where}", f"job.{end.outcome}")]
             case "fenced":
-                return [Line(logging.WARNING, f"another driver has taken it over{why}")]
+                return [Line(logging.WARNING, f"another driver has taken it over{why}", "job.fenced")]
             case "failed":
                 # A job that has not even claimed an epoch raises where it was started.
                 text = f"failed{why}; the next start {where}"
-                return [Line(logging.ERROR, text)] if coordinator.epoch else []
+                return [Line(logging.ERROR, text, "job.failed")] if coordinator.epoch else []
             case _:
                 assert_never(end.outcome)
 
@@ -128,12 +158,12 @@ class Journal:
         completed, epoch, workers = coordinator.completed, coordinator.epoch, len(coordinator.registry.held)
         if self._has_run:
             where = f"from {self._shown(completed)}" if completed else "from the beginning"
-            return [Line(logging.INFO, f"goes on {where}: epoch {epoch}")]
+            return [Line(logging.INFO, f"goes on {where}: epoch {epoch}", "job.recovered")]
         self._has_run = True
         if completed is None:
-            return [Line(logging.INFO, f"started: epoch {epoch}, {workers} workers")]
+            return [Line(logging.INFO, f"started: epoch {epoch}, {workers} workers", "job.started")]
         text = f"resumed from {self._shown(completed)}: epoch {epoch}, {workers} workers"
-        return [Line(logging.INFO, text)]
+        return [Line(logging.INFO, text, "job.resumed")]
 
     def _failures(self, coordinator: Coordinator, effects: Iterable[JobEffect]) -> list[Line]:
         newest = coordinator.failures[-1] if coordinator.failures else None
@@ -143,20 +173,26 @@ class Journal:
         record = f", record: {newest.record}" if newest.record else ""
         if coordinator.restart_count == self._restart_count:
             # The job does not need it, or has ended: then that is said.
-            return [] if coordinator.phase is Phase.ENDED else [Line(logging.WARNING, newest.message)]
+            return (
+                []
+                if coordinator.phase is Phase.ENDED
+                else [Line(logging.WARNING, newest.message, "job.failure")]
+            )
         self._restart_count = coordinator.restart_count
         timers = (one for one in effects if isinstance(one, StartTimer))
         when = next((f" in {one.delay_ms / 1_000:g} s" for one in timers if one.timer.kind == "restart"), "")
         completed = coordinator.completed
         where = f"checkpoint {completed.checkpoint_id}" if completed else "the beginning"
         text = f"restart {self._restart_count}{when}, back to {where}: {newest.message}{record}"
-        return [Line(logging.WARNING, text)]
+        return [Line(logging.WARNING, text, "job.restarted")]
 
     def _checkpoints(self, coordinator: Coordinator) -> list[Line]:
         lines = []
         if coordinator.checkpoints.failed.failed_count > self._failed_count:
             self._failed_count = coordinator.checkpoints.failed.failed_count
-            lines.append(Line(logging.WARNING, coordinator.checkpoints.failed.last_failure))
+            lines.append(
+                Line(logging.WARNING, coordinator.checkpoints.failed.last_failure, "checkpoint.failed")
+            )
         completed = coordinator.completed
         if completed is None or completed is self._completed:
             return lines
@@ -167,7 +203,7 @@ class Journal:
         elif took_ms >= 2 * self._told_ms:
             self._told_ms = took_ms
             text = f"checkpoint {completed.checkpoint_id} was slow: it took {took_ms / 1_000:.1f} s"
-            lines.append(Line(logging.WARNING, text))
+            lines.append(Line(logging.WARNING, text, "checkpoint.slow"))
         return lines
 
     def _log_trouble(self, coordinator: Coordinator) -> list[Line]:
@@ -178,7 +214,13 @@ class Journal:
             return []
         self._is_log_trouble_told = True
         limit = f", for up to {self._outage_ms / 1_000:g} s" if coordinator.epoch and self._outage_ms else ""
-        return [Line(logging.WARNING, f"the job log can't be written, and is tried again{limit}: {trouble}")]
+        return [
+            Line(
+                logging.WARNING,
+                f"the job log can't be written, and is tried again{limit}: {trouble}",
+                "store.log_refused",
+            )
+        ]
 
     def _late_checkpoint(self, coordinator: Coordinator) -> list[Line]:
         """Say what a checkpoint waits for, once, while it is under way: a store that hangs says nothing."""
@@ -187,7 +229,7 @@ class Journal:
             return []
         self._late, self._told_ms = late
         so_far = f"{self._told_ms / 1_000:.1f} s so far{coordinator.checkpoints.awaited(self._late)}"
-        return [Line(logging.WARNING, f"checkpoint {self._late} has taken {so_far}")]
+        return [Line(logging.WARNING, f"checkpoint {self._late} has taken {so_far}", "checkpoint.late")]
 
     def _late_phase(self, coordinator: Coordinator) -> list[Line]:
         if coordinator.in_phase_ms < LATE_MS:
@@ -195,7 +237,9 @@ class Journal:
         self._is_phase_told = True
         missing = coordinator.registry.missing_shown if coordinator.phase is not Phase.CLAIMING else ""
         waited = f"for {coordinator.in_phase_ms / 1_000:.0f} s"
-        return [Line(logging.WARNING, f"has waited {waited} {WAITS_FOR[coordinator.phase]}{missing}")]
+        return [
+            Line(logging.WARNING, f"has waited {waited} {WAITS_FOR[coordinator.phase]}{missing}", "job.waits")
+        ]
 
     def _behind(self, coordinator: Coordinator) -> list[Line]:
         """Say once that a sink can't keep up, until it has caught up."""
@@ -205,7 +249,13 @@ class Journal:
         if self._is_behind_told or not (behind := commits.shown):
             return []
         self._is_behind_told = True
-        return [Line(logging.WARNING, f"{behind}; no checkpoint starts and sources wait until one is")]
+        return [
+            Line(
+                logging.WARNING,
+                f"{behind}; no checkpoint starts and sources wait until one is",
+                "sink.behind",
+            )
+        ]
 
     def _shown(self, completed: CheckpointCompleted | None) -> str:
         if completed is None:
