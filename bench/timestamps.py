@@ -120,7 +120,7 @@ def seconds(operator: Callable[[Any], Any], *, is_timed: bool) -> float:
             arrived = decode_batch(encode_batch(batch))
             news = arrived.take_news() if arrived.has_news else None
             feed(receiver, arrived)
-            receiver.tell(news)
+            receiver.forward_news(news)
             finish(receiver)
     return time.perf_counter() - started
 

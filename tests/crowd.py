@@ -17,7 +17,7 @@ from crosscut.monitoring.worker_logs import KEPT_MAX, WorkerLine
 from crosscut.protocol.effects import SendMessage
 from crosscut.protocol.messages import FailureCause, TaskStatistics, TriggerCheckpoint
 from crosscut.protocol.snapshots import Snapshot
-from crosscut.protocol.telemetry import Reading, ShownDeadLetter, SnapshotTimes
+from crosscut.protocol.telemetry import MetricSample, ShownDeadLetter, SnapshotTimes
 from crosscut.web.series import Series, point_of
 
 FULL = 100
@@ -129,8 +129,8 @@ class Eventful(Crowd):
         return FULL + 1 + self.second // CHECKPOINT_EVERY
 
     def statistics(self, task: TaskId, place: int) -> TaskStatistics:
-        latency = Reading("numbers", "latency", "histogram", 1.0, (0.1, 1.0), (self.second, 1, 0))
-        counter = Reading("counts", "payments", "counter", float(self.second))
+        latency = MetricSample("numbers", "latency", "histogram", 1.0, (0.1, 1.0), (self.second, 1, 0))
+        counter = MetricSample("counts", "payments", "counter", float(self.second))
         return replace(super().statistics(task, place), latencies=(latency,), readings=(counter,))
 
     def look(self, logs: tuple[WorkerLine, ...] = ()) -> JobMetrics:

@@ -230,7 +230,7 @@ def recorded(stage: Stage) -> Iterator[Recording]:
         after(Coordinator, "start", lambda _, effects: recording.coordinator_started(effects))
         after(Committer, "handle", lambda it, effects, event: recording.committer_heard(it, event, effects))
         after(Task, "__init__", lambda it, *_: recording.task_made(it))
-        before(Worker, "_told", lambda _, message: recording.worker_heard(message))
+        before(Worker, "_receive", lambda _, message: recording.worker_heard(message))
         before(Task, "offer", recording.offered)
         before(Chain, "process", recording.taken)
         plain_commit = Resource.commit

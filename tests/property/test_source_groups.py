@@ -98,7 +98,7 @@ class Member:
         """Read once; return what has been read, of the split that is named by `times.origin`."""
         if not self.task.has_work:
             return []
-        self.task.tell_time(now_ms)
+        self.task.set_clock(now_ms)
         self.task.run()
         self.task.output_buffers.flush()
         items, self.task.task_effects.outbox = self.task.task_effects.outbox, []

@@ -289,7 +289,7 @@ class Site:
         for task in self.tasks:
             state = self.host.states.get(task.task_id)
             tables = state.tables if state is not None else {}
-            reading = task._reading
+            reading = task._source_input
             found.append(
                 (
                     task.task_id,

@@ -432,14 +432,14 @@ def test_an_early_result_that_was_due_at_a_snapshot_is_said_after_a_restore(
         chain.begin(2)
         for step in [*records, 5]:
             if isinstance(step, int):
-                chain.tell(Batch([], watermark=step))
+                chain.forward_news(Batch([], watermark=step))
             else:
                 run.operator.process(
                     Batch([r for _, _, r in step], [k for k, _, _ in step], [t for _, t, _ in step])
                 )
         # Half of what the watermark makes due may be said; or none, as it waits for its turn.
         chain.begin(1)
-        chain.tell(Batch([], watermark=25))
+        chain.forward_news(Batch([], watermark=25))
         for _ in range(slices):
             if chain.is_midway and not chain.is_halfway:
                 chain.begin(1)

@@ -102,7 +102,7 @@ def seen() -> Iterator[Counter[str]]:
         watch(patch, Committer, "handle", "effect")
         watch(patch, WorkerLifecycle, "handle", "effect")
         watch(patch, LogWriter, "handle", "verdict")
-        watch(patch, WatchedWorker, "_told", "message")
+        watch(patch, WatchedWorker, "_receive", "message")
         watch(patch, WatchedDriver, "link_message", "message")
         yield found
 

@@ -173,16 +173,16 @@ def marks_delivered_as_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def halt_and_older_channels_ignored(patch: pytest.MonkeyPatch) -> None:
-    plain_told = Worker._told
+    plain_told = Worker._receive
 
     def told(self: Worker, message: Any) -> None:
         if isinstance(message, DeployTasks) and self._pool is not None:
             # It goes on with the tasks that it has, under the new epoch.
-            self._pool.epoch = self.obedience._current = message.epoch
+            self._pool.epoch = self.lifecycle._current = message.epoch
         elif not isinstance(message, HaltTasks):
             plain_told(self, message)
 
-    patch.setattr(Worker, "_told", told)
+    patch.setattr(Worker, "_receive", told)
 
 
 def channel_of_an_older_epoch_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -702,7 +702,7 @@ def nobody_woken_after_an_alignment_timeout(patch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
         schedule, self._host.schedule = self._host.schedule, lambda: None  # type: ignore[attr-defined]
         try:
-            self._tell(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
+            self._post(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
         finally:
             self._host.schedule = schedule  # type: ignore[attr-defined]
 
@@ -789,14 +789,14 @@ def address_of_a_replacement_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def heartbeat_of_another_attempt_believed(patch: pytest.MonkeyPatch) -> None:
-    plain = WorkerRegistry.heard
+    plain = WorkerRegistry.note_message
 
     def heard(self: WorkerRegistry, link: int) -> None:
         for other, index in self._wanted.items():
             if index == self._wanted.get(link):
                 plain(self, other)
 
-    patch.setattr(WorkerRegistry, "heard", heard)
+    patch.setattr(WorkerRegistry, "note_message", heard)
 
 
 def channel_of_an_older_epoch_read(patch: pytest.MonkeyPatch) -> None:

@@ -93,5 +93,5 @@ def test_records_of_classes_that_cannot_travel_are_told_as_people_see_them() -> 
     one, other = Mine(), Mine()
     life = live(options_of(0, ("chain",), size="small"))
     lost = replace(life, repeated=(Counter({("sink", one): 2, ("sink", other): 1}), Counter()))
-    travelled = pickle.loads(pickle.dumps(lost.told()))
+    travelled = pickle.loads(pickle.dumps(lost.printable()))
     assert repr(travelled.repeated) == "(Counter({('sink', mine): 3}), Counter())"

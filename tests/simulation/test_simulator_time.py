@@ -144,7 +144,7 @@ def test_watermarks_checkpoints_commits_and_lag_move_before_input_ends(
 
 def test_event_time_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: what was said before is taken for the lowest side, and it is below all of them."""
-    plain_begin, plain_heard = CombinedWatermark.__init__, CombinedWatermark.heard
+    plain_begin, plain_heard = CombinedWatermark.__init__, CombinedWatermark.update
 
     def begin(self: CombinedWatermark[Any], sides: Any, watermark: int | None = None, **others: Any) -> None:
         plain_begin(self, sides, watermark, **others)
@@ -155,7 +155,7 @@ def test_event_time_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) 
         return plain_heard(self, side, watermark, **others)
 
     monkeypatch.setattr(CombinedWatermark, "__init__", begin)
-    monkeypatch.setattr(CombinedWatermark, "heard", heard)
+    monkeypatch.setattr(CombinedWatermark, "update", heard)
     failures = (live(options).failure for options in open_worlds("timers", range(20)))
     must_break("I14: 5000 ms after the last fault there stands still: watermark", failures)
 
@@ -220,7 +220,7 @@ def who_has_ended_is_waited_for(plain: Callable[..., bool]) -> Callable[..., boo
 
 def older_words_of_workers_are_believed(plain: Callable[..., bool]) -> Callable[..., bool]:
     def note(self: SourceGroups, *arguments: Any) -> bool:
-        self._heard.clear()
+        self._newest_numbers.clear()
         return plain(self, *arguments)
 
     return note

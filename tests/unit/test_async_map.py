@@ -327,11 +327,11 @@ def test_who_waits_for_a_call_is_not_idle() -> None:
     """Its records would be late when the call returns."""
     times = AssignTimestamps("times", int, 0, idle_after_ms=100)
     running = Running(AlignedBarriers, times)
-    running.task.tell_time(1_000)
+    running.task.set_clock(1_000)
     running.offer(A, [1])
     running.asked()
     for clock_ms in (1_000, 1_100, 1_200):
-        running.task.tell_time(clock_ms)
+        running.task.set_clock(clock_ms)
         while running.task.alarm_in_ms == 0:
             running.task.run()
     assert times.next_alarm_ms == 1_300

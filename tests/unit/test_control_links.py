@@ -59,9 +59,9 @@ class Worker:
         await self.opened.wait()
         return self
 
-    def say(self, *messages: WorkerMessage) -> None:
+    def send_message(self, *messages: WorkerMessage) -> None:
         for message in messages:
-            self.link.say(message)
+            self.link.send_message(message)
 
     async def hears(self, kind: type) -> Any:
         """Return the next word of this kind; `str`: why the link is over."""
@@ -107,13 +107,13 @@ def test_who_registers_as_somebody_else_is_told_to_exit(tmp_path: Path) -> None:
     async def work() -> None:
         async with running_driver(tmp_path) as (driver, port):
             liar = await Worker(0, 7).connect(port)
-            liar.say(registration(1, 8))
+            liar.send_message(registration(1, 8))
             told = await liar.hears(ShutDown)
             assert told == ShutDown("this link has not proven to be attempt 8 of worker 1", failed=True)
             await liar.hears(str)
             assert driver.status().dropped == {"registration as somebody else": 1}
             honest = await Worker(1, 8).connect(port)
-            honest.say(registration(1, 8))
+            honest.send_message(registration(1, 8))
             while not driver.status().workers:
                 await asyncio.sleep(0)
             assert [one.index for one in driver.status().workers] == [1]
@@ -126,11 +126,11 @@ def test_the_counters_of_another_workers_tasks_are_not_believed(tmp_path: Path) 
         async with running_driver(tmp_path) as (driver, port):
             workers = [await Worker(index, index).connect(port) for index in range(len(LINKS))]
             for index, worker in enumerate(workers):
-                worker.say(registration(index, index))
+                worker.send_message(registration(index, index))
             for worker in workers:
                 await worker.hears(DeployTasks)
             lie = WorkerHeartbeat(Epoch(1), (TaskStatistics(K0, state_keys=1_000),))
-            workers[1].say(lie, WorkerHeartbeat(Epoch(1), (TaskStatistics(K1, state_keys=5),)), lie)
+            workers[1].send_message(lie, WorkerHeartbeat(Epoch(1), (TaskStatistics(K1, state_keys=5),)), lie)
             while sum(driver.status().dropped.values()) < 2:
                 await asyncio.sleep(0)
             assert driver.status().state_keys == 5
@@ -144,9 +144,9 @@ def test_who_was_refused_by_the_driver_and_by_the_workers_is_in_the_status(tmp_p
     async def work() -> None:
         async with running_driver(tmp_path) as (driver, port):
             worker = await Worker(1, 8).connect(port)
-            worker.say(registration(1, 8))
+            worker.send_message(registration(1, 8))
             seen = {"too many at once": 40, "no proof of the secret": 2}
-            worker.say(WorkerHeartbeat(Epoch(0), (), {}, seen))
+            worker.send_message(WorkerHeartbeat(Epoch(0), (), {}, seen))
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\n")
             assert await reader.read() == b""

@@ -214,7 +214,7 @@ class Link:
     number: int = 1
     said: list[object] = field(default_factory=list)
 
-    def say(self, message: object) -> None:
+    def send_message(self, message: object) -> None:
         self.said.append(message)
 
     def close_gently(self, reason: str) -> None:

@@ -175,7 +175,7 @@ def test_what_is_made_of_a_record_has_its_timestamp() -> None:
 class Alarms(Operator):
     """At most `rows_max` of what is due, with each call, and twice what it is given."""
 
-    hears_watermarks = True
+    uses_watermarks = True
 
     def __init__(self, *due: int) -> None:
         super().__init__("alarms")
@@ -230,7 +230,7 @@ class Site:
 def test_a_watermark_goes_on_when_all_is_said_that_it_makes_due_and_a_snapshot_may_come_between() -> None:
     site = Site(Alarms(1, 2, 3, 9), Map("after", str), rows_max=1)
     assert site.chain.process(Batch([5], None, [50])) is None
-    site.chain.tell(Batch([], watermark=3, idle=False))
+    site.chain.forward_news(Batch([], watermark=3, idle=False))
     assert site.out == ["10", "at 1"]
     assert site.chain.is_midway
     assert not site.chain.is_halfway
@@ -307,7 +307,7 @@ def test_wherever_slices_end_the_same_is_said_and_no_watermark_overtakes(seed: i
                 batch = site.chain.process(batch)
                 site.finish()
             site.chain.begin(rows_max)
-            site.chain.tell(Batch([], watermark=start))
+            site.chain.forward_news(Batch([], watermark=start))
             site.finish()
         return site.out
 
@@ -330,8 +330,8 @@ def test_a_watermark_below_that_of_all_sides_does_not_stand_still() -> None:
     """P1: as in snapshots of jobs that have stood still; the lowest side counts, whoever speaks first."""
     combined = CombinedWatermark({"a": 101_000, "b": 102_000}, 1_000)
     assert combined.watermark == 101_000
-    assert combined.heard("b", 103_000) is None
-    news = combined.heard("a", 102_500)
+    assert combined.update("b", 103_000) is None
+    news = combined.update("a", 102_500)
     assert news is not None
     assert news.watermark == 102_500
 
@@ -361,7 +361,7 @@ def test_the_combined_watermark_is_the_lowest_of_all_that_may_still_say_somethin
         else:
             watermark = data.draw(st.none() | st.integers(0, 20))
             idleness = data.draw(st.none() | st.booleans())
-            news = combined.heard(side, watermark, idle=idleness)
+            news = combined.update(side, watermark, idle=idleness)
             if watermark is not None:
                 watermarks[side] = max(watermark, -1 if watermarks[side] is None else watermarks[side])  # type: ignore[type-var]
             if idleness is not None:
@@ -731,8 +731,8 @@ class _ListedReader(cc.SplitReader):
 class Alarm(Operator):
     """Says when it is told of a time that has come."""
 
-    hears_watermarks = True
-    hears_time = True
+    uses_watermarks = True
+    uses_clock = True
 
     def __init__(self, *due: int) -> None:
         super().__init__("alarm")
@@ -753,10 +753,10 @@ class Alarm(Operator):
 
 def test_a_task_says_when_it_is_to_be_called_and_says_then_what_is_due() -> None:
     task = task_of(Alarm(1_000, 1_500))
-    task.tell_time(900)
+    task.set_clock(900)
     assert task.alarm_in_ms == 100
     assert work(task) == []
-    task.tell_time(1_000)
+    task.set_clock(1_000)
     assert task.alarm_in_ms == 0
     task.run()
     assert work(task) == ["at 1000"]
@@ -774,10 +774,10 @@ def test_a_split_is_not_idle_because_what_comes_after_is_slow() -> None:
     times = AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100)
     task = task_of(times, inputs=(), splits=splits, source_uid="listed")
     for clock_ms in (1_000, 1_001, 1_002):
-        task.tell_time(clock_ms)
+        task.set_clock(clock_ms)
         task.run()
     # For a second the outputs take nothing, so nobody runs the task.
-    task.tell_time(2_000)
+    task.set_clock(2_000)
     task.run()
     assert times.watermark == 70
 
@@ -790,7 +790,7 @@ def test_a_split_of_which_all_is_filtered_out_is_idle_until_something_comes() ->
     task = task_of(Filter("positive", lambda n: n > 0), times, inputs=(), splits=splits, source_uid="listed")
     said: list[tuple[int, Any]] = []
     for clock_ms in range(1_000, 1_310, 10):
-        task.tell_time(clock_ms)
+        task.set_clock(clock_ms)
         task.run()
         task.output_buffers.flush()
         items, task.task_effects.outbox = task.task_effects.outbox, []
@@ -806,7 +806,7 @@ def test_a_split_of_which_all_is_filtered_out_is_not_idle_because_what_comes_aft
     task = task_of(Filter("positive", lambda n: n > 0), times, inputs=(), splits=splits, source_uid="listed")
     # For a second the outputs take nothing, so nobody runs the task.
     for clock_ms in (1_000, 1_001, 2_000):
-        task.tell_time(clock_ms)
+        task.set_clock(clock_ms)
         task.run()
         assert times.awaited(["a"])
     assert times.watermark == 70
@@ -816,7 +816,7 @@ def test_what_is_no_source_is_idle_when_nothing_has_come_for_long() -> None:
     task = task_of(AssignTimestamps("times", lambda n: n, 0, idle_after_ms=100))
 
     def at(clock_ms: int) -> list[Any]:
-        task.tell_time(clock_ms)
+        task.set_clock(clock_ms)
         while task.alarm_in_ms == 0:
             task.run()
         return work(task)
@@ -834,23 +834,23 @@ def test_what_is_no_source_is_idle_when_nothing_has_come_for_long() -> None:
 def test_i1_processing_time_goes_on_from_its_snapshot_wherever_the_clock_is() -> None:
     """Scenario I-1: clocks jump and differ."""
     task = task_of(Alarm(), restored=Snapshot(now_ms=5_000))
-    task.tell_time(1_400)
+    task.set_clock(1_400)
     for channel in (A, B):
         task.offer(channel, Barrier(N1))
     work(task)
     assert frozen(task).now_ms == 5_000
     # It stands still for no longer than the clock does.
-    task.tell_time(1_500)
+    task.set_clock(1_500)
     alarm = Alarm(5_100)
     task = task_of(alarm, restored=Snapshot(now_ms=5_000))
-    task.tell_time(1_400)
-    task.tell_time(1_300)
+    task.set_clock(1_400)
+    task.set_clock(1_300)
     assert task.alarm_in_ms == 100
-    task.tell_time(1_500)
+    task.set_clock(1_500)
     assert task.alarm_in_ms == 0
     # A clock that is ahead is believed.
     task = task_of(Alarm(9_100), restored=Snapshot(now_ms=5_000))
-    task.tell_time(9_000)
+    task.set_clock(9_000)
     assert task.alarm_in_ms == 100
 
 

@@ -11,7 +11,7 @@ import pytest
 from fsspec.registry import _registry
 
 import crosscut as cc
-from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
+from crosscut.connectors.kafka.reader import PartitionReader, ReadOptions, SharedConsumer
 from crosscut.errors import ConnectorError
 
 COLUMNS = {"a": "int64"}
@@ -85,7 +85,7 @@ def test_no_message_is_skipped_because_a_worker_lacks_the_library_that_decodes_i
         def consume(self, count: int, timeout: float) -> list[Any]:
             return [message]
 
-    reading = Reading(decode, "skip", has_group=False)
+    reading = ReadOptions(decode, "skip", has_group=False)
     reader = PartitionReader(reading, SharedConsumer(Client(), "servers"), ("a", 0), 0, float("inf"))
     missing("fastavro")
     with pytest.raises(ConnectorError, match=r"crosscut\[avro\]"):

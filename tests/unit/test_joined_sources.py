@@ -59,18 +59,18 @@ def splits(within_ms: int = 10, vertex: VertexId = LEFT) -> JoinedSplits:
 def test_all_splits_of_a_source_wait_while_it_is_ahead_of_another_one_by_more_than_the_join_reaches() -> None:
     one = splits()
     assert one.held({"a": 500}) == frozenset(), "nothing is known of others"
-    one.heard(L0, said(1, side(LEFT, L1, 17, 7)))
+    one.apply(L0, said(1, side(LEFT, L1, 17, 7)))
     assert one.held({"a": 500, "b": 17}) == frozenset()
-    one.heard(L0, said(2, side(LEFT, L1, 18, 7), side(RIGHT, R0, 7, 18)))
+    one.apply(L0, said(2, side(LEFT, L1, 18, 7), side(RIGHT, R0, 7, 18)))
     assert one.held({"a": 500, "b": 18}) == {"a", "b"}
-    one.heard(L0, said(3, side(LEFT, L1, 18, None)))
+    one.apply(L0, said(3, side(LEFT, L1, 18, None)))
     assert one.held({"a": 500, "b": 18}) == frozenset(), "all others have ended, or caught up"
 
 
 def test_splits_of_one_source_do_not_wait_for_each_other() -> None:
     """A file for each day, read at once: they are apart because the user's data are."""
     one = splits()
-    one.heard(L0, said(1, side(LEFT, L1, 10, 10)))
+    one.apply(L0, said(1, side(LEFT, L1, 10, 10)))
     assert one.held({"monday": 10, "tuesday": 86_400_000}) == frozenset()
 
 
@@ -78,17 +78,17 @@ def test_a_source_that_is_slow_by_the_clock_lets_others_be_ahead_by_what_it_make
     """With a lead fixed in event time the fast one would stand still between two words."""
     one = splits(within_ms=0)
     for number, others in enumerate((0, 1_000, 2_000), 1):
-        one.heard(L0, said(number, side(LEFT, L0, 7_000, others)))
+        one.apply(L0, said(number, side(LEFT, L0, 7_000, others)))
     assert one.held({"a": 7_000}) == frozenset()
-    one.heard(L0, said(4, side(LEFT, L0, 7_001, 2_000)))
-    one.heard(L0, said(5, side(LEFT, L0, 7_001, 2_000)))
+    one.apply(L0, said(4, side(LEFT, L0, 7_001, 2_000)))
+    one.apply(L0, said(5, side(LEFT, L0, 7_001, 2_000)))
     assert one.held({"a": 7_001}) == {"a"}, "it has become slower"
 
 
 def test_a_word_that_comes_again_counts_no_more() -> None:
     one = splits()
-    one.heard(L0, said(2, side(LEFT, L0, 10, 10)))
-    one.heard(L0, said(1, side(LEFT, L0, 900, 10)))
+    one.apply(L0, said(2, side(LEFT, L0, 10, 10)))
+    one.apply(L0, said(1, side(LEFT, L0, 900, 10)))
     assert one.held({"a": 900}) == frozenset()
 
 
@@ -117,7 +117,7 @@ def test_two_sources_that_are_read_as_fast_as_they_can_stay_together_and_come_to
             here = {name: where if where < ends else None for name, where in zip(names, at, strict=True)}
             if (news := note(groups, step // 10 + 1, **here)) is not None:
                 for task, one in zip((L0, R0), sides, strict=True):
-                    one.heard(task, news)
+                    one.apply(task, news)
     assert min(at) == ends
     # Ten steps between two words, of the slower one five times, and what the faster one reads meanwhile.
     assert apart <= 5 + 6 * 10 * min(speeds) + 2 * 10 * max(speeds)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import crosscut as cc
-from crosscut.connectors.kafka.reader import AWAITED_MS, IDLE_MS, PartitionReader, Reading, SharedConsumer
+from crosscut.connectors.kafka.reader import AWAITED_MS, IDLE_MS, PartitionReader, ReadOptions, SharedConsumer
 
 ck = pytest.importorskip("confluent_kafka")
 
@@ -25,7 +25,7 @@ def message(partition: int, offset: int) -> Any:
 
 
 def reader_of(shared: SharedConsumer, partition: int, *, group: bool = False) -> PartitionReader:
-    reading = Reading("text", "fail", has_group=group)
+    reading = ReadOptions("text", "fail", has_group=group)
     return PartitionReader(reading, shared, ("a", partition), 0, float("inf"))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 import crosscut as cc
 from crosscut.connectors.kafka.compressed_size import compressed_bytes_min
 from crosscut.connectors.kafka.limits import TopicLimits
-from crosscut.connectors.kafka.reader import PartitionReader, Reading, SharedConsumer
+from crosscut.connectors.kafka.reader import PartitionReader, ReadOptions, SharedConsumer
 from crosscut.connectors.kafka.records import (
     Outgoing,
     SchemaUnavailable,
@@ -429,7 +429,7 @@ def test_messages_of_several_topics_and_partitions_go_to_their_readers_in_order(
         message("a", 0, 2),
     )
     shared = SharedConsumer(client, "servers")
-    reading = Reading("text", "fail", has_group=False)
+    reading = ReadOptions("text", "fail", has_group=False)
     first, second, third = (
         PartitionReader(reading, shared, place, start, float("inf"))
         for place, start in ((("a", 0), 0), (("a", 1), 3), (("b", 0), 7))
@@ -489,7 +489,7 @@ def test_a_partition_that_is_held_takes_the_room_of_no_other(
     monkeypatch.setattr("crosscut.connectors.kafka.reader.IDLE_MS", 0.0)
     broker = Broker(ahead_count, 60)
     shared = SharedConsumer(broker, "servers")
-    reading = Reading("text", "fail", has_group=False)
+    reading = ReadOptions("text", "fail", has_group=False)
     ahead, slow = (PartitionReader(reading, shared, ("a", one), 0, float("inf")) for one in (0, 1))
     read = ahead.read(5)
     assert isinstance(read, list)
@@ -516,7 +516,7 @@ def test_a_partition_that_is_not_fetched_can_be_given_back(monkeypatch: pytest.M
     monkeypatch.setattr("crosscut.connectors.kafka.reader.BUFFERED_MAX", 20)
     broker = Broker(60, 60)
     shared = SharedConsumer(broker, "servers")
-    reading = Reading("text", "fail", has_group=False)
+    reading = ReadOptions("text", "fail", has_group=False)
     ahead, slow = (PartitionReader(reading, shared, ("a", one), 0, float("inf")) for one in (0, 1))
     while not isinstance(slow.read(5), list):
         pass

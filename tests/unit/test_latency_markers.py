@@ -24,7 +24,7 @@ from crosscut.operators.operator import Operator
 from crosscut.operators.stateless import Map
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
 from crosscut.protocol.snapshot.unaligned import UnalignedBarriers
-from crosscut.protocol.telemetry import Reading
+from crosscut.protocol.telemetry import MetricSample
 from crosscut.task.channel_log import SpilledBlocks
 from crosscut.task.inputs import InputQueue
 from crosscut.task.items import Barrier, EndOfInput
@@ -303,11 +303,11 @@ def test_every_task_measures_how_long_records_take_from_their_source(marker_inte
 # What becomes of it.
 
 
-def histogram(*seconds: float) -> Reading:
+def histogram(*seconds: float) -> MetricSample:
     one = Histogram(BOUNDS)
     for each in seconds:
         one.observe(each)
-    return Reading("numbers", "latency", "histogram", one.value, one.bounds, tuple(one.counts))
+    return MetricSample("numbers", "latency", "histogram", one.value, one.bounds, tuple(one.counts))
 
 
 def test_latencies_add_up_over_epochs_and_those_of_late_are_of_the_last_half_minute() -> None:
@@ -348,8 +348,8 @@ def test_records_that_have_waited_for_hours_are_shown_with_that(seconds: float, 
 
 
 def test_histograms_of_several_tasks_and_sources_are_merged_by_source() -> None:
-    other = Reading("orders", "latency", "histogram", 1.0, (1.0,), (1, 0))
-    strange = Reading("numbers", "latency", "histogram", 1.0, (1.0,), (1, 0))
+    other = MetricSample("orders", "latency", "histogram", 1.0, (1.0,), (1, 0))
+    strange = MetricSample("numbers", "latency", "histogram", 1.0, (1.0,), (1, 0))
     first, second = merged([histogram(0.1), other, histogram(0.2, 0.3), strange])
     assert (first.operator, sum(first.counts), first.value) == ("numbers", 3, pytest.approx(0.6))
     assert second == other
@@ -360,7 +360,7 @@ def test_what_a_worker_says_that_is_no_histogram_harms_nobody(counts: tuple[int,
     talk = Watched()
     talk.running()
     sink = talk.metrics().tasks[-1].task
-    strange = Reading("numbers", "latency", "histogram", 1.0, BOUNDS, counts)
+    strange = MetricSample("numbers", "latency", "histogram", 1.0, BOUNDS, counts)
     for said in ((histogram(0.1),), (strange,), (strange, strange), (histogram(0.1, 0.2),)):
         talk.message(sink.index, WorkerHeartbeat(E1, (TaskStatistics(sink, latencies=said),)))
         exposed(talk.metrics(), "")

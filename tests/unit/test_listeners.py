@@ -27,16 +27,16 @@ def test_every_listener_is_told_of_everything_in_order_whenever_it_came() -> Non
     listeners, early, late = Listeners("a job"), [], []
     listeners.add(early.append)
     for number in range(100):
-        listeners.tell(event(number))
+        listeners.notify(event(number))
     listeners.add(late.append)
-    listeners.tell(event(100))
+    listeners.notify(event(100))
     close(listeners)
     assert early == late == [event(number) for number in range(101)]
 
 
 def test_a_listener_that_comes_after_the_end_is_told_as_well() -> None:
     listeners, told = Listeners("a job"), threading.Event()
-    listeners.tell(event(1))
+    listeners.notify(event(1))
     close(listeners)
     listeners.add(lambda one: told.set())
     assert told.wait(DEADLINE_S)
@@ -55,7 +55,7 @@ def test_one_that_raises_is_reported_once_and_told_of_all_the_rest(caplog: pytes
         others: list[JobEvent] = []
         listeners.add(others.append)
         for number in range(3):
-            listeners.tell(event(number))
+            listeners.notify(event(number))
         close(listeners)
     assert told == others == [event(0), event(1), event(2)]
     (record,) = caplog.records
@@ -74,10 +74,10 @@ def test_nobody_waits_for_a_listener_that_hangs_and_what_it_misses_is_said(
         assert goes_on.wait(DEADLINE_S)
 
     listeners.add(hanging)
-    listeners.tell(event(0))
+    listeners.notify(event(0))
     assert hangs.wait(DEADLINE_S)
     for number in range(1, 2 * KEPT_MAX):
-        listeners.tell(event(number))
+        listeners.notify(event(number))
     with caplog.at_level(logging.WARNING, "crosscut.job"):
         listeners.close(0.0)
         goes_on.set()
@@ -99,7 +99,7 @@ def test_a_listener_may_wait_for_the_end_itself() -> None:
         returned.set()
 
     listeners.add(stops)
-    listeners.tell(event(1))
+    listeners.notify(event(1))
     assert returned.wait(DEADLINE_S)
 
 
@@ -112,8 +112,8 @@ def test_one_that_exits_takes_no_other_with_it(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING, "crosscut.job"):
         listeners.add(exits)
         listeners.add(others.append)
-        listeners.tell(event(0))
-        listeners.tell(event(1))
+        listeners.notify(event(0))
+        listeners.notify(event(1))
         close(listeners)
     assert others == [event(0), event(1)]
     assert [one.getMessage()[:37] for one in caplog.records] == ["job 'a job': a listener has raised at"]

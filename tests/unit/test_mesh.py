@@ -107,7 +107,7 @@ class UnitSite(Site):
     def barrier_arrived(self, channel: ChannelId, barrier: Barrier) -> None:
         self.items.append((channel, barrier))
 
-    def peer_said(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
+    def handle_peer_event(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
         self.events.append(event)
 
 

@@ -39,7 +39,7 @@ from crosscut.protocol.messages import (
     WorkerHeartbeat,
 )
 from crosscut.protocol.snapshots import Part, Snapshot, TaskSnapshot
-from crosscut.protocol.telemetry import HotKey, Reading, ShownDeadLetter, SnapshotTimes
+from crosscut.protocol.telemetry import HotKey, MetricSample, ShownDeadLetter, SnapshotTimes
 
 SECOND = 1_000_000_000
 E2 = Epoch(2)
@@ -101,22 +101,22 @@ def test_totals_never_go_back_though_a_failover_takes_counters_back() -> None:
 
 def test_metrics_of_user_code_add_up_over_epochs_but_for_gauges() -> None:
     def report(count: float, depth: float, *buckets: int) -> TaskStatistics:
-        took = Reading("orders", "took", "histogram", 2.0 * count, (1.0,), buckets)
-        counter = Reading("orders", "seen", "counter", count)
-        return TaskStatistics(S0, readings=(counter, Reading("orders", "depth", "gauge", depth), took))
+        took = MetricSample("orders", "took", "histogram", 2.0 * count, (1.0,), buckets)
+        counter = MetricSample("orders", "seen", "counter", count)
+        return TaskStatistics(S0, readings=(counter, MetricSample("orders", "depth", "gauge", depth), took))
 
     meter = Meter()
     meter.note(0, E1, [report(1, 7, 1, 0)])
     meter.note(1, E1, [report(5, 9, 2, 3)])
     meter.forget()
     meter.note(2, E2, [report(2, 4, 1, 1)])
-    assert meter.readings(S0) == (
-        Reading("orders", "depth", "gauge", 4.0),
-        Reading("orders", "seen", "counter", 7.0),
-        Reading("orders", "took", "histogram", 14.0, (1.0,), (3, 4)),
+    assert meter.samples(S0) == (
+        MetricSample("orders", "depth", "gauge", 4.0),
+        MetricSample("orders", "seen", "counter", 7.0),
+        MetricSample("orders", "took", "histogram", 14.0, (1.0,), (3, 4)),
     )
     meter.note(3, Epoch(3), [TaskStatistics(S0)])
-    assert [one.value for one in meter.readings(S0)] == [7.0, 14.0], "a gauge that nobody sets is none"
+    assert [one.value for one in meter.samples(S0)] == [7.0, 14.0], "a gauge that nobody sets is none"
 
 
 def test_a_meter_that_hears_many_reports_keeps_few() -> None:
@@ -351,8 +351,8 @@ def test_watermarks_have_a_delay_only_as_long_as_there_is_a_time_to_wait_for() -
 def test_what_was_looked_at_stays_as_it_was_though_the_job_goes_on() -> None:
     def waited(second: int) -> None:
         heartbeat(talk, second, blocked=0.7, busy=0.95)
-        marks = Reading("numbers", "latency", "histogram", 1.0, (0.1,), (second, second))
-        payments = Reading("out", "payments", "counter", second)
+        marks = MetricSample("numbers", "latency", "histogram", 1.0, (0.1,), (second, second))
+        payments = MetricSample("out", "payments", "counter", second)
         said = TaskStatistics(K0, records_in=50 * second, readings=(payments,), latencies=(marks,))
         talk.message(0, WorkerHeartbeat(E1, (said,)))
 

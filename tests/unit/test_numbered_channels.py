@@ -62,7 +62,7 @@ class Heard:
     def barrier_arrived(self, channel: ChannelId, barrier: Barrier) -> None:
         self.items.append(barrier)
 
-    def peer_said(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
+    def handle_peer_event(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
         self.events.append(event)
 
 
@@ -307,7 +307,7 @@ class Pair:
     def barrier_arrived(self, channel: ChannelId, barrier: Barrier) -> None:
         raise AssertionError(barrier)
 
-    def peer_said(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
+    def handle_peer_event(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
         machine = self.receiver if isinstance(event, ResumeRefused) else self.sender
         assert not self.perform(machine.handle(event))  # type: ignore[arg-type]
 

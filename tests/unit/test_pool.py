@@ -637,13 +637,13 @@ async def test_after_a_failure_in_the_middle_of_a_batch_nothing_reaches_the_task
     await site.until(lambda: not site.pool._background, "the end of timers and background work")
     reached: list[Task] = []
     (runner,) = site.pool._runners
-    runner.tell(reached.append)
+    runner.post(reached.append)
     site.receive(A, ["later"])
     site.receive(B, Barrier(N1))
     site.pool.trigger(N1)
     site.pool.capture(N1)
     site.pool.completed(N1)
-    runner.tell(lambda task: task.snapshots.alignment_timed_out(N1))
+    runner.post(lambda task: task.snapshots.alignment_timed_out(N1))
     site.pool._round()
     assert reached == []
     assert site.join._captures._frozen == {}

@@ -24,7 +24,7 @@ from crosscut.protocol.messages import (
     TransactionsCommitted,
     WorkerHeartbeat,
 )
-from crosscut.protocol.telemetry import Reading, SnapshotTimes
+from crosscut.protocol.telemetry import MetricSample, SnapshotTimes
 from crosscut.web.prometheus import exposed
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def metrics() -> JobMetrics:
     """A job with all that there can be: a checkpoint, a failover, lag, watermarks."""
     talk = Watched()
     talk.running()
-    latency = Reading("numbers", "latency", "histogram", 0.9, (0.1, 1.0), (3, 1, 0))
+    latency = MetricSample("numbers", "latency", "histogram", 0.9, (0.1, 1.0), (3, 1, 0))
     talk.message(0, WorkerHeartbeat(E1, (TaskStatistics(S0), TaskStatistics(K0, latencies=(latency,)))))
     heartbeat(talk, 1, blocked=0.3, busy=0.6)
     talk.fire("trigger", 1)
@@ -86,8 +86,8 @@ def test_buckets_of_histograms_add_up() -> None:
     talk = Watched()
     talk.running()
     for index, task in enumerate((K0, K1)):
-        reading = Reading("pay", "amount", "histogram", 30.0, (1.0, 10.0), (1, 2, 1))
-        other = Reading("audit", "amount", "counter", 3.0)
+        reading = MetricSample("pay", "amount", "histogram", 30.0, (1.0, 10.0), (1, 2, 1))
+        other = MetricSample("audit", "amount", "counter", 3.0)
         talk.message(index, WorkerHeartbeat(E1, (TaskStatistics(task, readings=(reading, other)),)))
     found = samples(talk.metrics())
     buckets = {labels["le"]: value for labels, value in found["crosscut_user_amount_histogram_bucket"]}
@@ -100,12 +100,12 @@ def test_names_that_prometheus_would_make_the_same_are_told_apart() -> None:
     talk = Watched()
     talk.running()
     readings = (
-        Reading("pay", "paid", "counter", 1.0),
-        Reading("pay", "paid_total", "gauge", 2.0),
-        Reading("audit", "paid_total", "counter", 3.0),
-        Reading("pay", "wait", "histogram", 4.0, (1.0,), (1, 1)),
-        Reading("pay", "wait_sum", "gauge", 5.0),
-        Reading("pay", "wait_count", "counter", 6.0),
+        MetricSample("pay", "paid", "counter", 1.0),
+        MetricSample("pay", "paid_total", "gauge", 2.0),
+        MetricSample("audit", "paid_total", "counter", 3.0),
+        MetricSample("pay", "wait", "histogram", 4.0, (1.0,), (1, 1)),
+        MetricSample("pay", "wait_sum", "gauge", 5.0),
+        MetricSample("pay", "wait_count", "counter", 6.0),
     )
     talk.message(0, WorkerHeartbeat(E1, (TaskStatistics(K0, readings=readings),)))
     metrics = talk.metrics()

@@ -118,7 +118,7 @@ def test_no_connector_shows_credentials(make: Callable[[], Any]) -> None:
     except CrosscutError as error:
         shown = [str(error), repr(error), repr(error.ids)]
     else:
-        parts = [getattr(found, name, "") for name in ("files", "of", "_of", "_reading")]
+        parts = [getattr(found, name, "") for name in ("files", "of", "_of", "_options", "_stream_read")]
         shown = [repr(found), str(found), found.describe(), *map(repr, parts)]
     for text in shown:
         assert SECRET not in text

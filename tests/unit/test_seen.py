@@ -19,7 +19,7 @@ from crosscut.cli.numbers import overview, vertex_line
 from crosscut.cli.view import LineView
 from crosscut.monitoring.status import WorkerStatus
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
-from crosscut.protocol.telemetry import Reading
+from crosscut.protocol.telemetry import MetricSample
 from crosscut.web.record import NAME, write_record
 
 
@@ -53,7 +53,7 @@ def marked() -> Watched:
     talk = watched()
     buckets = (0.1, 2.0)
     for task, counts in ((K0, (100, 0, 0)), (K1, (0, 100, 0))):
-        latency = Reading("numbers", "latency", "histogram", 1.0, buckets, counts)
+        latency = MetricSample("numbers", "latency", "histogram", 1.0, buckets, counts)
         statistics = TaskStatistics(task, latencies=(latency,))
         talk.message(task.index, WorkerHeartbeat(E1, (statistics,)))
     return talk

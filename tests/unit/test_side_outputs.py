@@ -304,7 +304,7 @@ def test_what_is_said_before_timestamps_are_assigned_has_none_and_may_meet_other
     said.clear()
     chain = chain_of("slow")
     chain.process(Batch([7], [7]))
-    chain.tell_time(1)
+    chain.set_clock(1)
     chain.begin(10)
     chain.ring(is_fed=True)
     assert said == [("slow", None), ("slow", None)]

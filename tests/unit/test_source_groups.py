@@ -46,20 +46,20 @@ def test_a_split_waits_while_it_is_further_ahead_of_the_slowest_than_the_limit()
     splits = AlignedSplits(GROUP, 10)
     assert splits.held({}) == frozenset()
     assert splits.held({"a": 5, "b": 15, "c": 16}) == {"c"}
-    splits.heard(ONE, said(1, SlowestSource(GROUP, OTHER, 0, 5)))
+    splits.apply(ONE, said(1, SlowestSource(GROUP, OTHER, 0, 5)))
     assert splits.held({"a": 5, "b": 15, "c": 10}) == {"b"}
     # It is the slowest itself: others are the next ones, and it knows better how far it is.
-    splits.heard(ONE, said(2, SlowestSource("group of others", FAR, 100), SlowestSource(GROUP, ONE, 0, 30)))
+    splits.apply(ONE, said(2, SlowestSource("group of others", FAR, 100), SlowestSource(GROUP, ONE, 0, 30)))
     assert splits.held({"a": 25, "b": 35, "c": 36}) == {"c"}
-    splits.heard(ONE, said(3, SlowestSource(GROUP)))
+    splits.apply(ONE, said(3, SlowestSource(GROUP)))
     assert splits.held({"a": 100}) == frozenset()
 
 
 def test_a_word_that_comes_again_after_a_newer_one_makes_nobody_wait() -> None:
     splits = AlignedSplits(GROUP, 10)
-    splits.heard(ONE, said(1, SlowestSource(GROUP, OTHER, 5)))
-    splits.heard(ONE, said(2, SlowestSource(GROUP, OTHER, 95)))
-    splits.heard(ONE, said(1, SlowestSource(GROUP, OTHER, 5)))
+    splits.apply(ONE, said(1, SlowestSource(GROUP, OTHER, 5)))
+    splits.apply(ONE, said(2, SlowestSource(GROUP, OTHER, 95)))
+    splits.apply(ONE, said(1, SlowestSource(GROUP, OTHER, 5)))
     assert splits.held({"a": 100}) == frozenset()
     groups = SourceGroups({ONE.vertex: GROUP})
     assert groups.note(WorkerIndex(0), reached(1, SourceReached(ONE, 5)))
@@ -192,7 +192,7 @@ def task_of(
 
 def work(task: Task, now_ms: int = 0) -> list[Any]:
     """Run as long as there is something to read now; return what was sent."""
-    task.tell_time(now_ms)
+    task.set_clock(now_ms)
     while task.has_work:
         task.run()
         if task.wait_ms:

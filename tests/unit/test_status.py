@@ -306,7 +306,7 @@ def test_a_watermark_that_stands_still_and_state_that_grows_are_warned_of_and_sh
         keyed = TaskStatistics(K0, records_in=second, state_keys=second, watermark=7, held_up_by=str(S1))
         heartbeat = WorkerHeartbeat(Epoch(1), tasks=(keyed,))
         now_ns = second * SECOND_NS
-        warnings += seen.heard(WorkerIndex(0), heartbeat, now_ns, talk.coordinator, SOURCES)
+        warnings += seen.note_message(WorkerIndex(0), heartbeat, now_ns, talk.coordinator, SOURCES)
     still, growing = warnings
     assert f"watermark of {K0} has not moved" in still
     assert f"the state of '{K0.vertex}' has grown" in growing

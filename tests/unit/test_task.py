@@ -84,9 +84,9 @@ def acknowledged(n: CheckpointId, records: int = 0, **snapshot: Any) -> Snapshot
 class Tail(Operator):
     """Passes records on, and at the end says more: batches of its own."""
 
-    def __init__(self, *last_words: list[Any]) -> None:
+    def __init__(self, *last_output: list[Any]) -> None:
         super().__init__("tail")
-        self.last_words = last_words
+        self.last_output = last_output
         self.told_count = 0
 
     def process(self, batch: Batch) -> Batch:
@@ -94,7 +94,7 @@ class Tail(Operator):
 
     def end(self, after: str) -> Iterator[tuple[Batch, str]]:
         self.told_count += 1
-        for place, words in enumerate(self.last_words, start=1):
+        for place, words in enumerate(self.last_output, start=1):
             if place > int(after or 0):
                 yield Batch(words), str(place)
 

@@ -234,14 +234,14 @@ def sent(task: Task) -> list[Any]:
 
 def test_records_and_barriers_have_their_turn_while_timers_come_as_fast_as_the_clock_goes() -> None:
     task = task_of(ByClock())
-    task.tell_time(1)
+    task.set_clock(1)
     task.offer(A, Batch(["first"], ["a"], [1]))
     task.run()
     task.offer(A, Batch(["second"], ["b"], [1]))
     for channel in (A, B):
         task.offer(channel, Barrier(N1))
     for now in range(2, 12):
-        task.tell_time(now)
+        task.set_clock(now)
         assert task.alarm_in_ms == 0
         task.run()
     said = sent(task)

@@ -16,7 +16,7 @@ from crosscut.graph.specs import OperatorNode, ProcessSpec
 from crosscut.monitoring.meter import Meter
 from crosscut.operators.building import build, keyed_state
 from crosscut.protocol.messages import TaskStatistics, WorkerHeartbeat
-from crosscut.protocol.telemetry import MetricReporter, Reading
+from crosscut.protocol.telemetry import MetricReporter, MetricSample
 from crosscut.task.chain import Chain
 from crosscut.wire.control import WORKER_MESSAGES, decode_control, encode_control
 
@@ -33,12 +33,12 @@ def test_a_process_counts_and_its_task_reports_it_all() -> None:
     operator = build(node, keyed_state(node), None)
     assert operator is not None
     chain = Chain([operator], lambda batch: None, lambda batch, side: None)
-    assert chain.readings == ()
+    assert chain.metric_samples == ()
     chain.process(Batch([1, 5, 10, 11], [0, 1, 0, 1]))
-    assert chain.readings == (
-        Reading("orders", "orders", "counter", 4.0),
-        Reading("orders", "newest", "gauge", 11.0),
-        Reading("orders", "amount", "histogram", 27.0, (1.0, 10.0), (1, 2, 1)),
+    assert chain.metric_samples == (
+        MetricSample("orders", "orders", "counter", 4.0),
+        MetricSample("orders", "newest", "gauge", 11.0),
+        MetricSample("orders", "amount", "histogram", 27.0, (1.0, 10.0), (1, 2, 1)),
     )
 
 
@@ -51,7 +51,7 @@ def test_metrics_are_said_once_a_second_if_they_have_changed_and_again_for_who_h
         now_ns = tenths * tenth_ns
         if not said.is_due(now_ns, is_over=is_over):
             return False
-        readings = (Reading("orders", "seen", "counter", count),) if count else ()
+        readings = (MetricSample("orders", "seen", "counter", count),) if count else ()
         news = said.news(now_ns, readings)
         assert news in (None, readings)
         return news is not None
@@ -68,16 +68,16 @@ def test_metrics_are_said_once_a_second_if_they_have_changed_and_again_for_who_h
 def test_a_driver_goes_by_what_it_was_told_last_in_the_epoch() -> None:
     task = TaskId(VertexId("orders"), 0)
     meter = Meter()
-    told = (Reading("orders", "seen", "counter", 5.0),)
+    told = (MetricSample("orders", "seen", "counter", 5.0),)
     meter.note(0, Epoch(1), [TaskStatistics(task)])
-    assert meter.readings(task) == ()
+    assert meter.samples(task) == ()
     for readings in (told, None, None):
         meter.note(1, Epoch(1), [TaskStatistics(task, readings=readings)])
-        assert meter.readings(task) == told
+        assert meter.samples(task) == told
     meter.note(2, Epoch(2), [TaskStatistics(task)])
-    assert meter.readings(task) == told
+    assert meter.samples(task) == told
     meter.note(3, Epoch(2), [TaskStatistics(task, readings=told)])
-    assert [one.value for one in meter.readings(task)] == [10.0]
+    assert [one.value for one in meter.samples(task)] == [10.0]
 
 
 def test_a_context_outside_of_a_job_counts_as_well() -> None:
@@ -141,7 +141,7 @@ def test_whatever_numbers_and_names_user_code_has_a_report_can_hold_them(kind: s
         (one.add if kind == "counter" else one.set if kind == "gauge" else one.observe)(value)
     ((name, found),) = metrics.metrics.items()
     task = TaskStatistics(
-        TaskId(VertexId("orders"), 0), readings=(Reading("orders", name, kind, found.value),)
+        TaskId(VertexId("orders"), 0), readings=(MetricSample("orders", name, kind, found.value),)
     )
     beat = WorkerHeartbeat(Epoch(1), (task,))
     assert decode_control(encode_control(beat), WORKER_MESSAGES) == beat

@@ -107,9 +107,9 @@ def test_state_is_closed_after_the_calls_of_an_epoch_that_is_being_ended(
         worker._pool = pool
         running = asyncio.create_task(worker.run())
         await asyncio.sleep(0)
-        worker._told(HaltTasks(Epoch(1)))
+        worker._receive(HaltTasks(Epoch(1)))
         await asyncio.sleep(0)
-        worker._told(ShutDown("the job is over"))
+        worker._receive(ShutDown("the job is over"))
         for _ in range(10):
             await asyncio.sleep(0)
         pool.are_over.set()

@@ -53,7 +53,7 @@ class Watched(Talk):
                 if isinstance(event.message, WorkerHeartbeat):
                     tasks = event.message.tasks
                     self.seen.workers[WorkerIndex(tasks[0].task.index)] = (event.message.epoch, tasks)
-                self.watching.heard(self.now_ns, self.coordinator.epoch, event.message)
+                self.watching.note_message(self.now_ns, self.coordinator.epoch, event.message)
             for effect in effects:
                 if isinstance(effect, EndJob):
                     self.watching.ended(self.coordinator, effect)

@@ -49,21 +49,21 @@ def _name(vertex: Mapping[str, Any]) -> str:
 def vertex_line(vertices: Vertices) -> str:
     """Return in one line what is worth a word: bottleneck, back pressure, lag, latency; "" if nothing is."""
     vertices = list(vertices)
-    said = []
+    texts = []
     for one in vertices:
         if one["is_bottleneck"]:
-            said.append(f"bottleneck {_name(one)} (busy {one['busy']:.0%})")
+            texts.append(f"bottleneck {_name(one)} (busy {one['busy']:.0%})")
         # The status of an older release has none.
         for hot in one.get("hot_keys", ()):
-            said.append(f"hot key {printable(hot['key'])} at {_name(one)} ({hot['share']:.0%})")
+            texts.append(f"hot key {printable(hot['key'])} at {_name(one)} ({hot['share']:.0%})")
         if one["blocked"] >= _BLOCKED_MIN:
-            said.append(f"{_name(one)} blocked {one['blocked']:.0%}")
+            texts.append(f"{_name(one)} blocked {one['blocked']:.0%}")
         if one["lag"]:
-            said.append(f"lag {one['lag']:,} at {_name(one)}")
+            texts.append(f"lag {one['lag']:,} at {_name(one)}")
     latency_ms = _latency_ms(one for one in vertices if one["is_sink"])
     if latency_ms is not None:
-        said.append(f"latency {_duration(latency_ms)} (99 %)")
-    return "  ".join(said)
+        texts.append(f"latency {_duration(latency_ms)} (99 %)")
+    return "  ".join(texts)
 
 
 def overview(job: Mapping[str, Any], age_s: float = 0.0) -> Group:

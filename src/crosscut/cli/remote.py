@@ -29,15 +29,15 @@ def asked(directory: str, path: str, body: dict[str, Any]) -> str:
         CheckpointError: The job refuses.
     """
     endpoint = read_endpoint(directory)
-    status, said = _posted(endpoint, path, body, directory)
+    status, answer_text = _posted(endpoint, path, body, directory)
     if status == 401:
         raise StoreError(
             f"{endpoint.address} refuses the token of the job in {shown_url(directory)}: that job has ended "
             f"without removing its file, and another program has its port"
         )
     if status != 200:
-        raise CheckpointError(f"the job in {shown_url(directory)} refuses: {said}")
-    return said
+        raise CheckpointError(f"the job in {shown_url(directory)} refuses: {answer_text}")
+    return answer_text
 
 
 def ended(directory: str, since_ms: int, timeout_s: float) -> str:
@@ -79,7 +79,7 @@ def _posted(endpoint: Endpoint, path: str, body: dict[str, Any], directory: str)
         connection.request("POST", path, json.dumps(body).encode(), headers)
         answer = connection.getresponse()
         data = json.loads(answer.read(_ANSWER_BYTES_MAX))
-        said = data.get("said") if isinstance(data, dict) else None
+        answer_text = data.get("said") if isinstance(data, dict) else None
     except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         raise StoreError(
             f"the job in {shown_url(directory)} does not answer at {endpoint.address}: "
@@ -87,4 +87,4 @@ def _posted(endpoint: Endpoint, path: str, body: dict[str, Any], directory: str)
         ) from error
     finally:
         connection.close()
-    return answer.status, str(said)
+    return answer.status, str(answer_text)

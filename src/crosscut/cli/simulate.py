@@ -59,9 +59,9 @@ def run(
         command = f"crosscut simulate {target}"
         simulation = FlowSimulation(load_flow(target), command, protocols or PROTOCOLS)
         for note in simulation.notes:
-            _say(console, note)
+            _print_line(console, note)
         for broken in simulation.broken:
-            _say(console, f"wrong: {broken}")
+            _print_line(console, f"wrong: {broken}")
         found = show(simulation, selection, console)
         return found or (WRONG if is_wrong or simulation.broken else FINE)
 
@@ -85,8 +85,8 @@ def show(simulation: Simulation, selection: Selection, console: Console) -> int:
         return show_one(simulation, life, console)
     is_interrupted = _run_all(simulation, selection, console)
     if duplicates := simulation.duplicates():
-        _say(console, duplicates)
-    _say(console, simulation.summary())
+        _print_line(console, duplicates)
+    _print_line(console, simulation.summary())
     if is_interrupted:
         return INTERRUPTED
     return WRONG if simulation.failed_count else FINE
@@ -95,7 +95,7 @@ def show(simulation: Simulation, selection: Selection, console: Console) -> int:
 def show_one(simulation: Simulation, life: Life, console: Console) -> int:
     """Show how one world has ended; return the exit code."""
     seed = life.options.seed
-    _say(console, simulation.report(life) if life.failure else f"seed {seed}: nothing is wrong")
+    _print_line(console, simulation.report(life) if life.failure else f"seed {seed}: nothing is wrong")
     return WRONG if life.failure else FINE
 
 
@@ -108,7 +108,7 @@ def _run_all(simulation: Simulation, selection: Selection, console: Console) -> 
             for life in simulation.lives(selection.first_seed, selection.seed_count, selection.jobs):
                 progress.advance(shown)
                 if life.failure:
-                    _say(console, simulation.report(life))
+                    _print_line(console, simulation.report(life))
         except KeyboardInterrupt:
             return True
     return False
@@ -123,10 +123,10 @@ def _sink_keeps_its_promises(name: str, console: Console) -> bool:
         )
     broken = broken_promises(target)
     for one in broken:
-        _say(console, f"wrong: sink {name}: {one}")
-    _say(console, f"sink {name}: {len(SINK_CHECKS) - len(broken)} of {len(SINK_CHECKS)} checks passed")
+        _print_line(console, f"wrong: sink {name}: {one}")
+    _print_line(console, f"sink {name}: {len(SINK_CHECKS) - len(broken)} of {len(SINK_CHECKS)} checks passed")
     return not broken
 
 
-def _say(console: Console, text: str) -> None:
+def _print_line(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)

@@ -110,7 +110,7 @@ class Link(Protocol):
 
     number: int
 
-    def say(self, message: CoordinatorMessage) -> None:
+    def send_message(self, message: CoordinatorMessage) -> None:
         """Send a message, after those said before."""
 
     def close_gently(self, reason: str) -> None:
@@ -137,7 +137,7 @@ class CoordinatorDriver:
         find: Asks a dynamic source for splits that have come since it said what is given; as above.
         invariants: Is offered every completed checkpoint; its verdicts come back through `post`.
         start_thread: What calls of the store run in.
-        tell: Takes the events for listeners; must not block.
+        notify: Takes the events for listeners; must not block.
         lines: Takes what workers log.
         progress_of: The graph of a job whose progress is told at each checkpoint; None: the supply tells it,
             or nobody.
@@ -160,13 +160,13 @@ class CoordinatorDriver:
         clock: Clock = _SYSTEM_CLOCK,
         start_thread: StartThread = start_thread,
         find: Find = nothing_to_find,
-        tell: Callable[[WatchedEvent], None] = lambda event: None,
+        notify: Callable[[WatchedEvent], None] = lambda event: None,
         lines: WorkerLines | None = None,
         progress_of: JobGraph | None = None,
         seen: Observations | None = None,
         completed: Callable[[CheckpointCompleted], None] = lambda entry: None,
     ) -> None:
-        self._tell_completed = completed
+        self._on_completed = completed
         self._name = name
         self._terms = terms
         self._store = Asking(store, discover, look, failpoints, find)
@@ -187,13 +187,13 @@ class CoordinatorDriver:
         self._seen = seen or Observations()
         identity = terms.identity
         self._watching = Watching(
-            name, identity.parallelism, self._wall_ms, tell, identity.driver, progress_of
+            name, identity.parallelism, self._wall_ms, notify, identity.driver, progress_of
         )
         self._lines = lines or WorkerLines(name, are_seen=False)
         self._requests = Requests(name)
         self._is_handling = False
         self._is_broken = False
-        self._told_ms = -1
+        self._time_sent_ms = -1
         self._wall_clock, self._wall_clock_until_ms = "", -1
         self._waiting: list[JobEvent] = []
         self.claimed: asyncio.Future[None] = self._loop.create_future()
@@ -323,13 +323,13 @@ class CoordinatorDriver:
         self._is_handling = True
         try:
             while self._waiting:
-                self._tell_time()
+                self._send_time()
                 next_event = self._waiting.pop(0)
                 completed = self._coordinator.completed
                 effects = self._coordinator.handle(next_event)
                 self._observe(next_event, effects, completed)
                 if lines := self._journal.note(self._coordinator, effects):
-                    self._say(lines)
+                    self._log_lines(lines)
                 self._perform(effects)
         except Exception as error:
             # The protocol core found something impossible: the job must end, loudly, and do no more.
@@ -338,10 +338,10 @@ class CoordinatorDriver:
         finally:
             self._is_handling = False
 
-    def _tell_time(self) -> None:
+    def _send_time(self) -> None:
         now_ms = self._clock.monotonic_ns() // 1_000_000
-        if now_ms != self._told_ms:
-            self._told_ms = now_ms
+        if now_ms != self._time_sent_ms:
+            self._time_sent_ms = now_ms
             if now_ms >= self._wall_clock_until_ms:
                 # For people, who are told the second: writing it down takes as long as handling an event.
                 self._wall_clock_until_ms = now_ms + WALL_CLOCK_EVERY_MS
@@ -352,7 +352,7 @@ class CoordinatorDriver:
         self._is_broken = True
         self._waiting.clear()
         for link in list(self._links.values()):
-            link.say(ShutDown(BROKEN))
+            link.send_message(ShutDown(BROKEN))
         self._requests.refuse_all(BROKEN)
         self._finish(EndJob("failed", failure_cause(error)))
 
@@ -373,7 +373,7 @@ class CoordinatorDriver:
             one = seen.note_completed(completed)
             self._watching.completed(now_ns, self._coordinator, completed, one.state_bytes, one.new_bytes)
             self._have_judged(completed)
-            self._tell_completed(completed)
+            self._on_completed(completed)
         elif self._coordinator.phase is Phase.FINISHING and completed is not None:
             # Restored, to be finished: no newer cut will be judged in its place.
             self._have_judged(completed)
@@ -392,10 +392,10 @@ class CoordinatorDriver:
         worker = self._coordinator.registry.index_of(event.link)
         if worker is None or not speaks_for_itself(worker, message, self._terms.tasks):
             return
-        self._watching.heard(now_ns, self._coordinator.epoch, message)
+        self._watching.note_message(now_ns, self._coordinator.epoch, message)
         if isinstance(message, WorkerHeartbeat):
             self._lines.note(worker, message.logged)
-            for text in seen.heard(worker, message, now_ns, self._coordinator, self._terms.sources):
+            for text in seen.note_message(worker, message, now_ns, self._coordinator, self._terms.sources):
                 self._warn(text)
         elif isinstance(message, RecordsFlowing) and message.epoch == self._coordinator.epoch:
             seen.note_flow(now_ns, message.epoch)
@@ -409,7 +409,7 @@ class CoordinatorDriver:
                     if isinstance(message, CommitCheckpoint):
                         self._failpoints("driver.commit")
                     if (link := self._links.get(number)) is not None:
-                        link.say(message)
+                        link.send_message(message)
                 case CloseLink(number):
                     if (link := self._links.get(number)) is not None:
                         link.close_gently("closed by the coordinator")
@@ -451,11 +451,11 @@ class CoordinatorDriver:
     def _finish(self, end: EndJob) -> None:
         self._claimed()
         if not self.ended.done():
-            self._say(self._journal.ended(self._coordinator, end))
+            self._log_lines(self._journal.ended(self._coordinator, end))
             self.ended.set_result(end)
             self._watching.ended(self._coordinator, end)
 
-    def _say(self, lines: Iterable[Line]) -> None:
+    def _log_lines(self, lines: Iterable[Line]) -> None:
         coordinator = self._coordinator
         n = coordinator.completed.checkpoint_id if coordinator.completed is not None else 0
         about = {"job": self._name, "epoch": int(coordinator.epoch), "checkpoint": int(n)}
@@ -464,7 +464,7 @@ class CoordinatorDriver:
             LOGGER.log(line.level, "job %r: %s", self._name, line.text, extra=extra)
 
     def _warn(self, text: str) -> None:
-        self._say([Line(logging.WARNING, text, "job.warning")])
+        self._log_lines([Line(logging.WARNING, text, "job.warning")])
 
     def _fired(self, timer: Timer) -> None:
         self._timers.pop(timer, None)

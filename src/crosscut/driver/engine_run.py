@@ -78,7 +78,7 @@ class EngineRun:
 
     Args:
         number: Of the run in its job.
-        tell: Takes the events for listeners.
+        notify: Takes the events for listeners.
         seen: What was seen of the job in the runs before.
         follows: The run before; None: there was none.
 
@@ -91,7 +91,7 @@ class EngineRun:
         context: RunContext,
         number: int,
         spec: EngineSpec,
-        tell: Callable[[WatchedEvent], None],
+        notify: Callable[[WatchedEvent], None],
         seen: Observations,
         follows: Predecessor | None,
     ) -> None:
@@ -137,7 +137,7 @@ class EngineRun:
             clock=ports.clock,
             start_thread=ports.start_thread,
             invariants=self._checker,
-            tell=tell,
+            notify=notify,
             lines=WorkerLines(job.name, are_seen=network.is_local),
             progress_of=None if is_batches else graph,
             seen=seen,

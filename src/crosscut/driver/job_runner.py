@@ -47,7 +47,7 @@ class JobRunner:
     """Runs one job. Everything is called on its loop.
 
     Args:
-        tell: Takes the events for listeners.
+        notify: Takes the events for listeners.
         owned: Called once the job owns its checkpoint directory.
 
     Attributes:
@@ -62,11 +62,11 @@ class JobRunner:
     """
 
     def __init__(
-        self, context: RunContext, tell: Callable[[WatchedEvent], None], owned: Callable[[], None]
+        self, context: RunContext, notify: Callable[[WatchedEvent], None], owned: Callable[[], None]
     ) -> None:
         spec = context.spec
         self._context = context
-        self._tell = tell
+        self._notify = notify
         self._owned = owned
         engines = None
         if (choice := spec.choice) is not None:
@@ -93,7 +93,7 @@ class JobRunner:
         self.engine_count = 0
         self.last_status: JobStatus | None = None
         # The last event of the newest engine run: that may not be the end of the job.
-        self._said_end: Ended | None = None
+        self._reported_end: Ended | None = None
         self._ended_before: Ended | None = None
         self.is_switching = False
 
@@ -147,7 +147,7 @@ class JobRunner:
             case AnnounceSwitch():
                 self._announce_switch(effect)
             case AnnounceEnd(end):
-                self._tell(self._ended_event(end))
+                self._notify(self._ended_event(end))
             case CloseEngine(is_last):
                 self._begin(self._close(is_last=is_last))
             case EndRun(end):
@@ -241,7 +241,7 @@ class JobRunner:
             return
         self._follows = engine.predecessor
         # Not the end of the job, which has an event of its own.
-        self._ended_before, self._said_end = self._said_end, None
+        self._ended_before, self._reported_end = self._reported_end, None
         await driver.savepoints_written(self._context.spec.savepoint_timeout_s)
         self._seen = driver.carried_on()
         self._failpoints("engine.switch")
@@ -250,20 +250,20 @@ class JobRunner:
 
     def _take(self, event: WatchedEvent) -> None:
         if isinstance(event, Ended):
-            self._said_end = event
+            self._reported_end = event
         else:
-            self._tell(event)
+            self._notify(event)
 
     def _ended_event(self, end: EndJob) -> Ended:
         """Return the last event of the job."""
-        said = self._said_end
-        if said is not None and said.outcome == end.outcome:
-            return said
-        if said is None and self.driver is not None and self.driver.status().epoch:
+        reported = self._reported_end
+        if reported is not None and reported.outcome == end.outcome:
+            return reported
+        if reported is None and self.driver is not None and self.driver.status().epoch:
             # The job breaks while the engine run goes on.
             return self.driver.end_event(end)
         cause = "" if end.cause is None else end.cause.message
-        if (before := said or self._ended_before) is not None:
+        if (before := reported or self._ended_before) is not None:
             return replace(before, at_ms=self._wall_ms(), outcome=end.outcome, cause=cause)
         return ended_event(self._context.spec.name, end, self._wall_ms())
 
@@ -272,7 +272,7 @@ class JobRunner:
             return
         status = self.driver.status()
         n = status.resumes_from
-        self._tell(
+        self._notify(
             EngineSwitched(
                 job=self._context.spec.name,
                 at_ms=self._wall_ms(),

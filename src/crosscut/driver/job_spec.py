@@ -67,15 +67,15 @@ def assignments(graph: JobGraph, discover: Discover | None = None) -> tuple[Spli
         found: Sequence[Split]
         if isinstance(source, DynamicSource):
             try:
-                said_first = source.discover(None)
+                first_discovered = source.discover(None)
             except Exception as error:
                 raise undiscovered(uid, error) from error
-            discovered = checked_discovery(said_first, uid)
+            discovered = checked_discovery(first_discovered, uid)
             found, known = discovered.splits, known_splits(VertexId(vertex.vertex_id), discovered)
             is_coming = discovered.is_coming
         else:
-            said = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
-            found = checked_splits(said, uid)
+            declared = source.splits(graph.parallelism) if discover is None else discover(vertex, source)
+            found = checked_splits(declared, uid)
         for split in sorted(found, key=lambda one: (-one.weight, one.split_id)):
             index = loads.index(min(loads))
             shares[index].append(split)

@@ -90,7 +90,7 @@ class RunningJob:
         self.last_status: JobStatus | None = None
         self.end: EndJob | None = None
         self.error: BaseException | None = None
-        self._is_end_told = False
+        self._is_end_notified = False
         self.listeners = Listeners(name)
         self._owned = threading.Event()
         self.ended = threading.Event()
@@ -99,7 +99,7 @@ class RunningJob:
     def had_ended(self, status: JobStatus) -> None:
         """There was nothing to do; this is its status."""
         self.last_status, self.end = status, EndJob("finished")
-        self.listeners.tell(ended_event(self._name, self.end, _wall_ms(), Epoch(status.epoch)))
+        self.listeners.notify(ended_event(self._name, self.end, _wall_ms(), Epoch(status.epoch)))
         self._owned.set()
         self.ended.set()
 
@@ -325,7 +325,7 @@ class RunningJob:
     async def _drive(self) -> EndJob:
         if self._context is None:
             raise InternalError("a job was run before it was started")
-        runner = JobRunner(self._context, self._tell, self._announce_owned)
+        runner = JobRunner(self._context, self._notify, self._announce_owned)
         with self._posting:
             self._runner, self._loop = runner, asyncio.get_running_loop()
             for event in self._early:
@@ -339,7 +339,7 @@ class RunningJob:
             self._release,
             self._keep_last_status,
             self._owned.set,
-            self._tell_end,
+            self._notify_end,
             partial(self.listeners.close, LISTENERS_END_TIMEOUT_S),
             self._close_shown,
         )
@@ -368,10 +368,10 @@ class RunningJob:
         cause = self.end.cause.message if self.end.cause is not None else ""
         self.last_status = replace(status, phase=Phase.ENDED.name.lower(), cause=cause)
 
-    def _tell_end(self) -> None:
-        if not self._is_end_told and self.end is not None:
+    def _notify_end(self) -> None:
+        if not self._is_end_notified and self.end is not None:
             # The loop itself has failed.
-            self.listeners.tell(ended_event(self._name, self.end, _wall_ms()))
+            self.listeners.notify(ended_event(self._name, self.end, _wall_ms()))
 
     def _close_shown(self) -> None:
         if self._shown is not None:
@@ -382,9 +382,9 @@ class RunningJob:
         if self._shown is not None:
             self._shown.start()
 
-    def _tell(self, event: WatchedEvent) -> None:
-        self._is_end_told |= isinstance(event, Ended)
-        self.listeners.tell(event)
+    def _notify(self, event: WatchedEvent) -> None:
+        self._is_end_notified |= isinstance(event, Ended)
+        self.listeners.notify(event)
 
 
 def _wall_ms() -> int:

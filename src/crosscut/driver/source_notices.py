@@ -38,7 +38,7 @@ class SourceNotices:
     def completed(self, entry: CheckpointCompleted) -> None:
         """A checkpoint is complete; returns at once."""
         if self._calls is not None:
-            self._calls.add(lambda: self._tell(entry))
+            self._calls.add(lambda: self._notify(entry))
 
     def close(self, timeout_s: float) -> None:
         """No other will be; let them stop. Blocks."""
@@ -55,7 +55,7 @@ class SourceNotices:
             elif (error := stop.exception()) is not None:
                 _LOG.warning("source %r could not be stopped: %s: %s", uid, type(error).__name__, error)
 
-    def _tell(self, entry: CheckpointCompleted) -> None:
+    def _notify(self, entry: CheckpointCompleted) -> None:
         known = {one.source: one.known for one in entry.known_splits}
         for uid, source in self._sources.items():
             if uid not in known:

@@ -8,7 +8,7 @@ from crosscut.graph.compile import kind_of
 from crosscut.graph.specs import Edge, JobGraph, OperatorNode
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 56, 70, 20, 24
-_LETTERS_MAX = 27
+_CHARACTERS_MAX = 27
 
 
 def svg_of(graph: JobGraph) -> str:
@@ -56,13 +56,13 @@ def _edge(edge: Edge, at: dict[str, tuple[int, int]]) -> str:
 def _vertex(name: str, chain: tuple[OperatorNode, ...], at: tuple[int, int]) -> str:
     x, y = at
     kinds = " > ".join(kind_of(node.spec) for node in chain)
-    words = " > ".join(f"{node.uid} ({kind_of(node.spec)})" for node in chain)
+    title = " > ".join(f"{node.uid} ({kind_of(node.spec)})" for node in chain)
     return (
-        f'<g><title>{escape(words)}</title><rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5"/>'
+        f'<g><title>{escape(title)}</title><rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5"/>'
         f'<g fill="currentColor" stroke="none"><text x="{x + 8}" y="{y + 22}" font-weight="bold">'
         f'{escape(_short(name))}</text><text x="{x + 8}" y="{y + 42}">{escape(_short(kinds))}</text></g></g>'
     )
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LETTERS_MAX else f"{text[: _LETTERS_MAX - 1]}…"
+    return text if len(text) <= _CHARACTERS_MAX else f"{text[: _CHARACTERS_MAX - 1]}…"

@@ -98,7 +98,7 @@ def _far_from_the_source(graph: JobGraph) -> list[str]:
 
 
 _WEAKER_AND_WEAKER: tuple[Guarantee, ...] = ("exactly once", "idempotent", "at least once")
-_SAID: dict[Guarantee, str] = {
+_GUARANTEES: dict[Guarantee, str] = {
     "exactly once": "exactly once",
     "idempotent": "exactly once only if the flow is deterministic",
     "at least once": "at least once",
@@ -122,16 +122,16 @@ def _guarantees(graph: JobGraph) -> list[str]:
             outputs[node.uid] = "at least once"
     inputs = {node.uid: node.spec.source for node in nodes if isinstance(node.spec, SourceSpec)}
     weakest: Guarantee = max(outputs.values(), key=_WEAKER_AND_WEAKER.index, default="exactly once")
-    said = _SAID[weakest]
+    guarantee = _GUARANTEES[weakest]
     because = [uid for uid, one in outputs.items() if one == weakest and one != "exactly once"]
     if losing := [uid for uid, source in inputs.items() if not source.is_replayable]:
         repeats = weakest == "at least once"
-        said = f"records may be lost{', or come again,' if repeats else ''} after a failure"
+        guarantee = f"records may be lost{', or come again,' if repeats else ''} after a failure"
         because = losing + because
     return [
-        f"guarantee: {said}" + (f", because of {', '.join(because)}" if because else ""),
+        f"guarantee: {guarantee}" + (f", because of {', '.join(because)}" if because else ""),
         *(f"  {uid}: {_READ_AGAIN[source.is_replayable]}{_looks(source)}" for uid, source in inputs.items()),
-        *(f"  {uid}: {_SAID[one]}" for uid, one in outputs.items()),
+        *(f"  {uid}: {_GUARANTEES[one]}" for uid, one in outputs.items()),
     ]
 
 
@@ -144,21 +144,21 @@ def _looks(source: Source) -> str:
 def _inexact(graph: JobGraph) -> list[str]:
     """Return a warning of outputs that a failure may show in."""
     specs = [(node.uid, node.spec) for vertex in graph.vertices for node in vertex.chain]
-    said: dict[str, list[str]] = {"idempotent": [], "at least once": []}
+    inexact: dict[str, list[str]] = {"idempotent": [], "at least once": []}
     for uid, spec in specs:
         if isinstance(spec, ForEachSpec):
-            said["at least once"].append(uid)
-        elif isinstance(spec, SinkSpec) and spec.sink.guarantee in said:
-            said[spec.sink.guarantee].append(uid)
+            inexact["at least once"].append(uid)
+        elif isinstance(spec, SinkSpec) and spec.sink.guarantee in inexact:
+            inexact[spec.sink.guarantee].append(uid)
     lines = []
-    if uids := said["idempotent"]:
+    if uids := inexact["idempotent"]:
         lines += [
             "",
             f"exactly once only if the flow is deterministic: {', '.join(uids)}",
             "  They show records at once, and others after a failure if functions give other results then (a",
             "  time of day, a random number, a look-up), or records come in another order. Both stay.",
         ]
-    if uids := said["at least once"]:
+    if uids := inexact["at least once"]:
         lines += ["", f"at least once: {', '.join(uids)}", "  Records may come again after a failure."]
     return lines
 

@@ -314,8 +314,8 @@ class Edge:
     side: SideOutput | None = None
 
     def __str__(self) -> str:
-        said = f" ({self.side.name!r} of {self.side.uid})" if self.side is not None else ""
-        return f"{self.source}{said} -> {self.target}#{self.input}"
+        side_text = f" ({self.side.name!r} of {self.side.uid})" if self.side is not None else ""
+        return f"{self.source}{side_text} -> {self.target}#{self.input}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from crosscut.operators.probing import Died, Tried, part_of
 
 _LOG = logging.getLogger("crosscut")
 
-_SAID = struct.Struct("=Q?")
+_PROGRESS = struct.Struct("=Q?")
 """What a copy says in the memory that it shares with us: records that it is through with, and whether that
 is all that it wanted to do."""
 
@@ -58,7 +58,7 @@ class ForkedCopies:
     def __init__(self, heartbeat_timeout_s: float) -> None:
         self._working_s = heartbeat_timeout_s * _WORKING_SHARE
         self._waiting_s = heartbeat_timeout_s * _WAITING_SHARE
-        self._said: mmap.mmap | None = None
+        self._progress: mmap.mmap | None = None
 
     def attempt(self, operator: Operator, batch: Batch) -> Tried:
         return self._tried(
@@ -70,24 +70,24 @@ class ForkedCopies:
 
     def _tried(self, steps: Iterator[Callable[[], object]]) -> Tried:
         """Let a copy carry out `steps`, and return how many it was through with."""
-        said = self._said = self._said or mmap.mmap(-1, _SAID.size)
-        _SAID.pack_into(said, 0, 0, False)
+        progress = self._progress = self._progress or mmap.mmap(-1, _PROGRESS.size)
+        _PROGRESS.pack_into(progress, 0, 0, False)
         with ExitStack() as stack:
             try:
-                last_words = stack.enter_context(tempfile.TemporaryFile())
+                crash_output = stack.enter_context(tempfile.TemporaryFile())
                 pid = _fork()
             except OSError as error:
                 # No memory for two, or no room on the disk: the job is to run all the same.
                 _LOG.warning("no record that ends the process can be looked for: %s", error)
                 return Tried(0)
             if pid == 0:
-                self._be_copy(steps, said, last_words.fileno())
+                self._be_copy(steps, progress, crash_output.fileno())
             status = self._status(pid)
-            passed, is_done = _SAID.unpack_from(said)
+            passed, is_done = _PROGRESS.unpack_from(progress)
             if is_done or status is None:
                 return Tried(passed)
-            last_words.seek(0)
-            return Tried(passed, Died(_how(status), _trace(last_words.read().decode(errors="replace"))))
+            crash_output.seek(0)
+            return Tried(passed, Died(_how(status), _trace(crash_output.read().decode(errors="replace"))))
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -113,23 +113,25 @@ class ForkedCopies:
                 os.waitpid(pid, 0)
         return None
 
-    def _be_copy(self, steps: Iterator[Callable[[], object]], said: mmap.mmap, last_words: int) -> NoReturn:
+    def _be_copy(
+        self, steps: Iterator[Callable[[], object]], progress: mmap.mmap, crash_output: int
+    ) -> NoReturn:
         """Carry out the steps, and end this process, which is a copy, whatever happens."""
         passed = 0
         try:
             stop_s = time.monotonic() + self._working_s
-            _settle(last_words)
+            _settle(crash_output)
             for step in steps:
                 # Also if it raises: then it does so in the worker, which knows what to do.
                 passed += 1
                 step()
-                _SAID.pack_into(said, 0, passed, False)
+                _PROGRESS.pack_into(progress, 0, passed, False)
                 if time.monotonic() > stop_s:
                     break
         except BaseException:  # noqa: BLE001 - whatever user code raises, also to end the process
             pass
         finally:
-            _SAID.pack_into(said, 0, passed, True)
+            _PROGRESS.pack_into(progress, 0, passed, True)
             os._exit(0)
 
 
@@ -140,7 +142,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _settle(last_words: int) -> None:
+def _settle(crash_output: int) -> None:
     """Silence this copy: the worker prints and logs the same when it processes the records."""
     gc.freeze()
     logging.disable()
@@ -149,11 +151,11 @@ def _settle(last_words: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.dup2(last_words, 2)
+    os.dup2(crash_output, 2)
     # They may lead elsewhere, as in a notebook.
     sys.stdout = open(nowhere, "w", closefd=False)  # noqa: SIM115 - until the process ends
-    sys.stderr = open(last_words, "w", closefd=False)  # noqa: SIM115 - until the process ends
-    faulthandler.enable(last_words, all_threads=False)
+    sys.stderr = open(crash_output, "w", closefd=False)  # noqa: SIM115 - until the process ends
+    faulthandler.enable(crash_output, all_threads=False)
 
 
 def _how(status: int) -> str:
@@ -166,9 +168,9 @@ def _how(status: int) -> str:
     return f"exit status {os.waitstatus_to_exitcode(status)}"
 
 
-def _trace(last_words: str) -> str:
+def _trace(crash_output: str) -> str:
     """Return what a copy has written when it crashed, up to the first frame that is ours."""
-    before, fatal, frames = last_words.rpartition(_FATAL)
+    before, fatal, frames = crash_output.rpartition(_FATAL)
     if not fatal:
         before, frames = frames, before
     lines = before[-_TRACE_CHARS:].splitlines()

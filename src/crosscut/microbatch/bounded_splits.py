@@ -45,7 +45,7 @@ class BoundedSplits(SplitQueue):
         self._waits = False
         self._progress_s = self._now_s()
         # Splits that have given something.
-        self._heard: set[str] = set()
+        self._non_empty: set[str] = set()
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Do nothing: to a batch it is nothing that a record has come a moment sooner."""
@@ -81,7 +81,7 @@ class BoundedSplits(SplitQueue):
 
     def _reads(self) -> list[SplitRead]:
         coming = {one.split.split_id for one in self._open if one.is_coming}
-        return [SplitRead(one, one in self._heard, lag, one in coming) for one, lag in self.lags()]
+        return [SplitRead(one, one in self._non_empty, lag, one in coming) for one, lag in self.lags()]
 
     def _open_next(self, place: int) -> None:
         super()._open_next(place)
@@ -104,7 +104,7 @@ class BoundedSplits(SplitQueue):
             # At once would be a loop without a pause, when somebody waits for the end of the batch.
             return found if self.is_drained else Wait(max(1.0, found.delay_ms))
         self._waits = False
-        self._heard.add(self.origin)
+        self._non_empty.add(self.origin)
         self._progress_s = self._now_s()
         is_late = self._progress_s - self._began_s >= self._read_s_max
         self._left = 0 if is_late else self._left - len(found)

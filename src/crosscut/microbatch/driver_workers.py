@@ -162,10 +162,12 @@ class BatchWorkers:
         """Let all workers register."""
         host = self._speaker
         for index in range(self._graph.parallelism):
-            link = BatchLink(index, self._told)
+            link = BatchLink(index, self._receive)
             link.number = host.link_opened(link, WorkerIndex(index), AttemptId(index))
             self._links.append(link)
-            self._say(index, RegisterWorker(WorkerIndex(index), AttemptId(index), "driver", os.getpid(), 0))
+            self._report(
+                index, RegisterWorker(WorkerIndex(index), AttemptId(index), "driver", os.getpid(), 0)
+            )
 
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
         """There is no other process here that could be silent."""
@@ -214,12 +216,12 @@ class BatchWorkers:
         if self._trigger == "once":
             self._speaker.post(StopRequested())
 
-    def _say(self, index: int, message: WorkerMessage) -> None:
+    def _report(self, index: int, message: WorkerMessage) -> None:
         self._speaker.link_message(self._links[index], message)
 
     # What the coordinator says.
 
-    def _told(self, index: int, message: CoordinatorMessage) -> None:
+    def _receive(self, index: int, message: CoordinatorMessage) -> None:
         match message:
             case DeployTasks():
                 self._deploys[index] = message
@@ -246,7 +248,7 @@ class BatchWorkers:
                 self._is_over = True
                 self._handle(on.EpochHalted(self._batches.epoch))
             case CoordinatorHeartbeat(epoch):
-                self._say(index, WorkerHeartbeat(epoch, self._statistics.get(index, ())))
+                self._report(index, WorkerHeartbeat(epoch, self._statistics.get(index, ())))
             case _:
                 """The same word to another worker, or one that is about records on their way."""
 
@@ -280,7 +282,7 @@ class BatchWorkers:
                 self._output.recover(epoch, self._base)
             case do.ReportReady(epoch):
                 for index in range(self._graph.parallelism):
-                    self._say(index, WorkerReady(epoch))
+                    self._report(index, WorkerReady(epoch))
             case do.RunBatch():
                 self._start(effect)
             case do.CancelRun(epoch, n, run):
@@ -304,7 +306,7 @@ class BatchWorkers:
                 self._output.sweep()
             case do.FailEpoch(epoch, task, cause):
                 blamed = task or TaskId(VertexId(self._stages[0][0]), 0)
-                self._say(blamed.index, TaskFailed(epoch, blamed, cause))
+                self._report(blamed.index, TaskFailed(epoch, blamed, cause))
             case _:
                 assert_never(effect)
 
@@ -318,9 +320,9 @@ class BatchWorkers:
         drained = {one.task for one in found if one.snapshot.drained}
         for task in self._sources:
             if task in drained:
-                self._say(task.index, SourceDrained(epoch, task))
+                self._report(task.index, SourceDrained(epoch, task))
         for one in found:
-            self._say(one.task.index, SnapshotAcknowledged(epoch, n, one.task, one.snapshot))
+            self._report(one.task.index, SnapshotAcknowledged(epoch, n, one.task, one.snapshot))
 
     def _in_time(self) -> None:
         if self._overdue is not None:
@@ -366,7 +368,7 @@ class BatchWorkers:
         before, after = _snapshots_of(self._began), _snapshots_of(self._base)
         self._speaker.progressed(epoch, self.newest.committed(n, ids, before, after))
         for task in self._output.tasks:
-            self._say(task.index, TransactionsCommitted(epoch, n, task))
+            self._report(task.index, TransactionsCommitted(epoch, n, task))
         self._go_on(self._speaker.asked)
 
     def _go_on(self, asked: frozenset[tuple[VertexId, int]]) -> None:

@@ -88,7 +88,7 @@ class Output:
         self._vertices: dict[str, Vertex] = {one.vertex_id: one for one in graph.vertices if one.sink}
         self._parallelism = graph.parallelism
         self._job = graph.name
-        self._gathering = sinks_together(graph)
+        self._global_sinks = sinks_together(graph)
         self._lineage = lineage
         self._epoch = epoch
         self._driver = driver
@@ -191,7 +191,7 @@ class Output:
         handles: dict[TaskId, list[JSON]] = {}
         for one in snapshots:
             staged = [each.handle for each in one.snapshot.pending]
-            handles.setdefault(committer(one.task, self._gathering), []).extend(staged)
+            handles.setdefault(committer(one.task, self._global_sinks), []).extend(staged)
         # One call for each writer, which may abort for several tasks.
         for task, staged in handles.items():
             if staged and task in self._writers:

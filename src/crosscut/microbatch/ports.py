@@ -75,14 +75,14 @@ class Jobs(Protocol):
 class BatchLink:
     """The link of one worker that has no process."""
 
-    def __init__(self, index: int, told: Callable[[int, CoordinatorMessage], None]) -> None:
+    def __init__(self, index: int, receive: Callable[[int, CoordinatorMessage], None]) -> None:
         self.number = 0
         self.index = index
-        self._told = told
+        self._receive = receive
 
-    def say(self, message: CoordinatorMessage) -> None:
+    def send_message(self, message: CoordinatorMessage) -> None:
         """Hear the coordinator's word."""
-        self._told(self.index, message)
+        self._receive(self.index, message)
 
     def close_gently(self, reason: str) -> None:
         """There is nothing to close."""

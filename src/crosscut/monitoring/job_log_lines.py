@@ -104,12 +104,12 @@ class Journal:
         self._failure: FailureCause | None = None
         self._failed_count = 0
         self._completed: CheckpointCompleted | None = None
-        self._is_behind_told = False
+        self._is_behind_logged = False
         # Twice as slow as the one before is news again.
-        self._told_ms = 0
+        self._logged_ms = 0
         self._late: CheckpointId | None = None
         self._outage_ms = checkpoints.outage_ms
-        self._is_log_trouble_told = self._is_phase_told = False
+        self._is_log_trouble_logged = self._is_phase_logged = False
 
     def note(self, coordinator: Coordinator, effects: Sequence[JobEffect]) -> list[Line]:
         """Return the lines after `coordinator` has handled an event, with `effects`."""
@@ -122,8 +122,8 @@ class Journal:
         ]
         if coordinator.phase is not self._phase:
             lines += self._begins(coordinator)
-            self._phase, self._is_phase_told = coordinator.phase, False
-        elif coordinator.phase in WAITS_FOR and not self._is_phase_told:
+            self._phase, self._is_phase_logged = coordinator.phase, False
+        elif coordinator.phase in WAITS_FOR and not self._is_phase_logged:
             lines += self._late_phase(coordinator)
         return [*lines, *_assigned(effects)] if effects else lines
 
@@ -199,9 +199,9 @@ class Journal:
         self._completed = completed
         took_ms = completed.duration_ms
         if completed.epoch != coordinator.epoch or took_ms < self._slow_ms:
-            self._told_ms = 0
-        elif took_ms >= 2 * self._told_ms:
-            self._told_ms = took_ms
+            self._logged_ms = 0
+        elif took_ms >= 2 * self._logged_ms:
+            self._logged_ms = took_ms
             text = f"checkpoint {completed.checkpoint_id} was slow: it took {took_ms / 1_000:.1f} s"
             lines.append(Line(logging.WARNING, text, "checkpoint.slow"))
         return lines
@@ -209,10 +209,10 @@ class Journal:
     def _log_trouble(self, coordinator: Coordinator) -> list[Line]:
         """Say once that the log can't be written, until it can."""
         trouble = coordinator.log_trouble
-        if not trouble or self._is_log_trouble_told:
-            self._is_log_trouble_told = bool(trouble)
+        if not trouble or self._is_log_trouble_logged:
+            self._is_log_trouble_logged = bool(trouble)
             return []
-        self._is_log_trouble_told = True
+        self._is_log_trouble_logged = True
         limit = f", for up to {self._outage_ms / 1_000:g} s" if coordinator.epoch and self._outage_ms else ""
         return [
             Line(
@@ -224,17 +224,17 @@ class Journal:
 
     def _late_checkpoint(self, coordinator: Coordinator) -> list[Line]:
         """Say what a checkpoint waits for, once, while it is under way: a store that hangs says nothing."""
-        late = coordinator.checkpoints.late(max(self._slow_ms, 2 * self._told_ms))
+        late = coordinator.checkpoints.late(max(self._slow_ms, 2 * self._logged_ms))
         if late is None or late[0] == self._late:
             return []
-        self._late, self._told_ms = late
-        so_far = f"{self._told_ms / 1_000:.1f} s so far{coordinator.checkpoints.awaited(self._late)}"
+        self._late, self._logged_ms = late
+        so_far = f"{self._logged_ms / 1_000:.1f} s so far{coordinator.checkpoints.awaited(self._late)}"
         return [Line(logging.WARNING, f"checkpoint {self._late} has taken {so_far}", "checkpoint.late")]
 
     def _late_phase(self, coordinator: Coordinator) -> list[Line]:
         if coordinator.in_phase_ms < LATE_MS:
             return []
-        self._is_phase_told = True
+        self._is_phase_logged = True
         missing = coordinator.registry.missing_shown if coordinator.phase is not Phase.CLAIMING else ""
         waited = f"for {coordinator.in_phase_ms / 1_000:.0f} s"
         return [
@@ -245,10 +245,10 @@ class Journal:
         """Say once that a sink can't keep up, until it has caught up."""
         commits = coordinator.commits
         if not commits.waiting_count:
-            self._is_behind_told = False
-        if self._is_behind_told or not (behind := commits.shown):
+            self._is_behind_logged = False
+        if self._is_behind_logged or not (behind := commits.shown):
             return []
-        self._is_behind_told = True
+        self._is_behind_logged = True
         return [
             Line(
                 logging.WARNING,

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from crosscut.foundation.ids import Epoch, TaskId
 from crosscut.protocol.messages import TaskStatistics
-from crosscut.protocol.telemetry import Reading
+from crosscut.protocol.telemetry import MetricSample
 
 WINDOW_NS = 30_000_000_000
 
@@ -33,9 +33,9 @@ class LatencyMetrics:
 @dataclass(slots=True)
 class _Known:
     epoch: Epoch
-    past: tuple[Reading, ...]
+    past: tuple[MetricSample, ...]
     """At the end of older epochs."""
-    reports: deque[tuple[int, tuple[Reading, ...]]] = field(default_factory=deque)
+    reports: deque[tuple[int, tuple[MetricSample, ...]]] = field(default_factory=deque)
 
 
 class LatencyMeter:
@@ -66,14 +66,14 @@ class LatencyMeter:
         }
         return copy
 
-    def totals(self, task: TaskId) -> tuple[Reading, ...]:
+    def totals(self, task: TaskId) -> tuple[MetricSample, ...]:
         """Return the histograms of `task`, by source, since the driver started."""
         known = self._of.get(task)
         return () if known is None else merged([*known.past, *known.reports[-1][1]])
 
     def recent(self, tasks: Iterable[TaskId]) -> tuple[LatencyMetrics, ...]:
         """Return what `tasks` together have measured of late, by source."""
-        changes: list[Reading] = []
+        changes: list[MetricSample] = []
         for task in tasks:
             known = self._of.get(task)
             if known is not None and len(known.reports) > 1:
@@ -85,11 +85,11 @@ class LatencyMeter:
         )
 
 
-def merged(readings: Iterable[Reading]) -> tuple[Reading, ...]:
+def merged(samples: Iterable[MetricSample]) -> tuple[MetricSample, ...]:
     """Return one histogram for each source; those with other buckets than the first are left out, and what is
     none: a worker may say anything."""
-    found: dict[str, Reading] = {}
-    for one in readings:
+    found: dict[str, MetricSample] = {}
+    for one in samples:
         if len(one.counts) != len(one.bounds) + 1:
             continue
         known = found.setdefault(one.operator, one)
@@ -99,7 +99,7 @@ def merged(readings: Iterable[Reading]) -> tuple[Reading, ...]:
     return tuple(found[source] for source in sorted(found))
 
 
-def quantile_ms(histogram: Reading, share: float) -> float:
+def quantile_ms(histogram: MetricSample, share: float) -> float:
     """Return the time that `share` of what was observed stays within, as near as the buckets tell."""
     wanted = share * sum(histogram.counts)
     bounds = (0.0, *histogram.bounds)
@@ -113,7 +113,7 @@ def quantile_ms(histogram: Reading, share: float) -> float:
     return 1e3 * bounds[-1]
 
 
-def _since(before: Sequence[Reading], after: Sequence[Reading]) -> list[Reading]:
+def _since(before: Sequence[MetricSample], after: Sequence[MetricSample]) -> list[MetricSample]:
     then = {one.operator: one for one in before}
     changes = []
     for one in after:

@@ -25,7 +25,7 @@ class Listeners:
         # With their numbers, from 1 on.
         self._events: deque[tuple[int, JobEvent]] = deque(maxlen=KEPT_MAX)
         self._count = 0
-        self._heard: list[_Heard] = []
+        self._subscriptions: list[_Subscription] = []
         self._news = threading.Condition()
         self._is_over = False
         self._thread: threading.Thread | None = None
@@ -33,7 +33,7 @@ class Listeners:
     def add(self, listener: Listener) -> None:
         """Tell `listener` all events from the job's beginning on, those that have been too."""
         with self._news:
-            self._heard.append(_Heard(listener))
+            self._subscriptions.append(_Subscription(listener))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name=f"crosscut-events-{self._name}", daemon=True
@@ -41,7 +41,7 @@ class Listeners:
                 self._thread.start()
             self._news.notify_all()
 
-    def tell(self, event: JobEvent) -> None:
+    def notify(self, event: JobEvent) -> None:
         """Have the listeners told of `event`; returns at once."""
         with self._news:
             self._count += 1
@@ -60,8 +60,8 @@ class Listeners:
                     "job %r: a listener has not returned %g s after the end of the job", self._name, timeout_s
                 )
 
-    def _behind(self) -> list[_Heard]:
-        return [one for one in self._heard if one.number < self._count]
+    def _behind(self) -> list[_Subscription]:
+        return [one for one in self._subscriptions if one.number < self._count]
 
     def _run(self) -> None:
         while True:
@@ -72,28 +72,28 @@ class Listeners:
                     self._thread = None
                     return
                 turns = [(one, *self._next(one)) for one in self._behind()]
-            for heard, number, event in turns:
-                self._call(heard, event)
+            for subscription, number, event in turns:
+                self._call(subscription, event)
                 with self._news:
-                    heard.number = number
+                    subscription.number = number
                     self._news.notify_all()
 
-    def _next(self, heard: _Heard) -> tuple[int, JobEvent]:
+    def _next(self, subscription: _Subscription) -> tuple[int, JobEvent]:
         for number, event in self._events:
-            if number > heard.number:
-                if (missed := number - heard.number - 1) and not heard.has_missed:
-                    heard.has_missed = True
+            if number > subscription.number:
+                if (missed := number - subscription.number - 1) and not subscription.has_missed:
+                    subscription.has_missed = True
                     LOGGER.warning("job %r: a listener is slow: %d events were dropped", self._name, missed)
                 return number, event
         raise AssertionError("a listener is behind, and there is no event for it")
 
-    def _call(self, heard: _Heard, event: JobEvent) -> None:
+    def _call(self, subscription: _Subscription, event: JobEvent) -> None:
         try:
-            heard.listener(event)
+            subscription.listener(event)
         except BaseException:
             # Also sys.exit(): it would leave the others without a thread.
-            if not heard.has_raised:
-                heard.has_raised = True
+            if not subscription.has_raised:
+                subscription.has_raised = True
                 LOGGER.warning(
                     "job %r: a listener has raised at %s; it is told of further events, and this is not said "
                     "again",
@@ -103,7 +103,7 @@ class Listeners:
                 )
 
 
-class _Heard:
+class _Subscription:
     """A listener, and the newest event that it has been told of."""
 
     __slots__ = ("has_missed", "has_raised", "listener", "number")

@@ -14,7 +14,7 @@ from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import Epoch, TaskId
 from crosscut.protocol.messages import TaskStatistics
 from crosscut.protocol.snapshots import TaskSnapshot
-from crosscut.protocol.telemetry import Reading
+from crosscut.protocol.telemetry import MetricSample
 
 WINDOW_NS = 5_000_000_000
 EVERY_NS = 200_000_000
@@ -57,8 +57,8 @@ class _Known:
     last: TaskStatistics
     reports: deque[tuple[int, TaskStatistics]] = field(default_factory=deque)
     totals: TaskTotals = TaskTotals()
-    readings: tuple[Reading, ...] = ()
-    past: dict[tuple[str, str], Reading] = field(default_factory=dict)
+    samples: tuple[MetricSample, ...] = ()
+    past: dict[tuple[str, str], MetricSample] = field(default_factory=dict)
     """The metrics of user code at the end of older epochs, those that add up."""
 
 
@@ -93,7 +93,7 @@ class Meter:
         for task, known in self._of.items():
             ends = (known.reports[0], known.reports[-1]) if known.reports else ()
             copy._of[task] = _Known(
-                known.epoch, known.last, deque(ends), known.totals, known.readings, known.past
+                known.epoch, known.last, deque(ends), known.totals, known.samples, known.past
             )
         return copy
 
@@ -122,20 +122,20 @@ class Meter:
         known = self._of.get(task)
         return known.totals if known is not None else TaskTotals()
 
-    def readings(self, task: TaskId) -> tuple[Reading, ...]:
+    def samples(self, task: TaskId) -> tuple[MetricSample, ...]:
         """Return the metrics of user code in `task`: gauges as they are, the others over all epochs."""
         known = self._of.get(task)
         if known is None:
             return ()
         merged = dict(known.past)
-        for one in known.readings:
+        for one in known.samples:
             merged[one.operator, one.name] = _sum(merged.get((one.operator, one.name)), one)
         return tuple(merged[key] for key in sorted(merged))
 
     def _note(self, now_ns: int, epoch: Epoch, one: TaskStatistics) -> None:
         known = self._of.get(one.task)
         if known is None or known.epoch != epoch:
-            past = {(old.operator, old.name): old for old in self.readings(one.task) if old.kind != "gauge"}
+            past = {(old.operator, old.name): old for old in self.samples(one.task) if old.kind != "gauge"}
             totals = known.totals if known is not None else TaskTotals()
             known = self._of[one.task] = _Known(
                 epoch, one, deque([(now_ns, one)]), totals, one.readings or (), past
@@ -146,7 +146,7 @@ class Meter:
         known.totals = _added(known.totals, known.last, one)
         known.last = one
         if one.readings is not None:
-            known.readings = one.readings
+            known.samples = one.readings
         if len(reports) > 1 and now_ns - reports[-2][0] < EVERY_NS:
             reports.pop()
         reports.append((now_ns, one))
@@ -169,7 +169,7 @@ def _at(counts: tuple[int, ...], index: int) -> int:
     return counts[index] if index < len(counts) else 0
 
 
-def _sum(past: Reading | None, now: Reading) -> Reading:
+def _sum(past: MetricSample | None, now: MetricSample) -> MetricSample:
     if past is None or now.kind == "gauge" or past.bounds != now.bounds:
         return now
     counts = tuple(one + other for one, other in zip(past.counts, now.counts, strict=False))

@@ -22,7 +22,7 @@ from crosscut.monitoring.traces import CheckpointTrace, FailoverTrace
 from crosscut.monitoring.worker_logs import WorkerLine
 from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import TaskStatistics
-from crosscut.protocol.telemetry import HotKey, Reading
+from crosscut.protocol.telemetry import HotKey, MetricSample
 
 BOTTLENECK_BUSY_MIN = 0.5
 """A vertex that is less busy than this is no bottleneck, whatever waits for it."""
@@ -60,10 +60,10 @@ class TaskMetrics:
     watermark_delay_ms: int | None
     held_up_by: str
     lag: int | None
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[MetricSample, ...] = ()
     barrier: int = 0
     captured: int = 0
-    latencies: tuple[Reading, ...] = ()
+    latencies: tuple[MetricSample, ...] = ()
     hot_keys: tuple[HotKey, ...] = ()
 
 
@@ -244,7 +244,7 @@ def _task(one: TaskStatistics, seen: Seen, state_bytes: int, now_ms: int) -> Tas
         watermark_delay_ms=_delay_ms(one.watermark, now_ms),
         held_up_by=one.held_up_by,
         lag=one.lag,
-        readings=seen.meter.readings(one.task),
+        readings=seen.meter.samples(one.task),
         barrier=max(one.barrier, one.captured),
         captured=one.captured,
         latencies=seen.latencies.totals(one.task),

@@ -90,7 +90,7 @@ class Watching:
 
     Args:
         wall_ms: Tells the milliseconds since 1970.
-        tell: Takes the events for listeners, in order.
+        notify: Takes the events for listeners, in order.
         driver: The token of this start.
         graph: Whose progress is told from checkpoint to checkpoint. None: somebody else does; see
             `progressed`.
@@ -101,7 +101,7 @@ class Watching:
         name: str,
         parallelism: int,
         wall_ms: Callable[[], int],
-        tell: Callable[[events.JobEvent], None],
+        notify: Callable[[events.JobEvent], None],
         driver: str = "",
         graph: JobGraph | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Watching:
         self._name = name
         self._parallelism = parallelism
         self._wall_ms = wall_ms
-        self._tell = tell
+        self._notify = notify
         self._failure: FailureCause | None = None
         self._restart_count = 0
         self._failed_count = 0
@@ -153,7 +153,7 @@ class Watching:
         """Note what was done from one checkpoint to the next."""
         self.progress.append(progress)
         if not self._is_over:
-            self._tell(
+            self._notify(
                 events.Progressed(job=self._name, at_ms=self._wall_ms(), epoch=epoch, progress=progress)
             )
 
@@ -168,7 +168,7 @@ class Watching:
         """A checkpoint is complete."""
         self.checkpoints.completed(now_ns, entry, state_bytes, new_bytes)
         trace = self.checkpoints.of(entry.checkpoint_id)
-        self._tell(
+        self._notify(
             events.CheckpointCompleted(
                 job=self._name,
                 at_ms=self._wall_ms(),
@@ -210,7 +210,7 @@ class Watching:
             datetime.fromtimestamp(self._wall_ms() / 1_000 - times.took_s, UTC).isoformat(),
         )
 
-    def heard(self, now_ns: int, epoch: Epoch, message: WorkerMessage) -> None:
+    def note_message(self, now_ns: int, epoch: Epoch, message: WorkerMessage) -> None:
         """A worker that is one of the job's has said something about its own tasks; the job is in `epoch`."""
         if self._is_over:
             # What was under way when it ended: no event comes after the last one.
@@ -236,7 +236,7 @@ class Watching:
         cause = end.cause
         if cause is not None and cause is not self._failure and end.outcome == "failed":
             self.errors.append(SeenError(self._wall_ms(), coordinator.epoch, cause))
-        self._tell(self.end_event(coordinator, end))
+        self._notify(self.end_event(coordinator, end))
 
     def end_event(self, coordinator: Coordinator, end: EndJob) -> events.Ended:
         """Return the last event of the job."""
@@ -266,7 +266,7 @@ class Watching:
     def _flowing(self, now_ns: int, epoch: Epoch) -> None:
         over = self.failovers.flowing(now_ns)
         if over is not None:
-            self._tell(
+            self._notify(
                 events.Recovered(
                     job=self._name,
                     at_ms=self._wall_ms(),
@@ -281,7 +281,7 @@ class Watching:
         if checkpoints.failed.failed_count > self._failed_count:
             self._failed_count = checkpoints.failed.failed_count
             at_ms, epoch = self._wall_ms(), coordinator.epoch
-            self._tell(
+            self._notify(
                 events.CheckpointFailed(
                     job=self._name, at_ms=at_ms, epoch=epoch, reason=checkpoints.failed.last_failure
                 )
@@ -298,7 +298,7 @@ class Watching:
         self._restart_count = coordinator.restart_count
         self.meter.forget()
         self.failovers.begun(now_ns, at_ms, epoch, newest)
-        self._tell(
+        self._notify(
             events.FailedOver(
                 job=self._name,
                 at_ms=at_ms,
@@ -314,12 +314,12 @@ class Watching:
     def _note_effects(self, now_ns: int, coordinator: Coordinator, effects: Sequence[JobEffect]) -> None:
         if not effects:
             return
-        said = [one.message for one in effects if isinstance(one, SendMessage)]
-        if not said and self.failovers.under_way is None:
+        sent = [one.message for one in effects if isinstance(one, SendMessage)]
+        if not sent and self.failovers.under_way is None:
             return
         self.checkpoints.performed(now_ns, self._wall_ms, effects)
         self.failovers.performed(now_ns, effects)
-        for message in said:
+        for message in sent:
             if isinstance(message, AbortCheckpoint):
                 self.checkpoints.failed(
                     now_ns, message.checkpoint_id, coordinator.checkpoints.failed.last_failure
@@ -340,7 +340,7 @@ class Watching:
         at_ms, epoch, parallelism = self._wall_ms(), coordinator.epoch, self._parallelism
         if self._rescaled_from:
             before, self._rescaled_from = self._rescaled_from, 0
-            self._tell(
+            self._notify(
                 events.Rescaled(
                     job=self._name,
                     at_ms=at_ms,
@@ -354,7 +354,7 @@ class Watching:
             completed = coordinator.completed
             resumed_from = completed.checkpoint_id if completed is not None else None
             ids = query_ids(coordinator.lineage, self._driver)
-            self._tell(
+            self._notify(
                 events.Started(
                     job=self._name,
                     at_ms=at_ms,

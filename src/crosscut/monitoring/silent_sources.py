@@ -31,7 +31,7 @@ class Silences:
     def __init__(self) -> None:
         self._since_ns: dict[TaskId, int] = {}
         self._split: dict[TaskId, str] = {}
-        self._told: set[TaskId] = set()
+        self._warned: set[TaskId] = set()
 
     def note(self, now_ns: int, tasks: Iterable[TaskStatistics]) -> list[str]:
         """Note a worker's word on its tasks; return lines for people, once for each silence."""
@@ -39,12 +39,12 @@ class Silences:
         for one in tasks:
             if not one.empty_split:
                 self._since_ns.pop(one.task, None)
-                self._told.discard(one.task)
+                self._warned.discard(one.task)
                 continue
             self._split[one.task] = one.empty_split
             seconds = (now_ns - self._since_ns.setdefault(one.task, now_ns)) / 1e9
-            if seconds >= SILENT_S and one.task not in self._told:
-                self._told.add(one.task)
+            if seconds >= SILENT_S and one.task not in self._warned:
+                self._warned.add(one.task)
                 texts.append(
                     f"source {one.task} has given nothing for {seconds:.0f} s though it is not drained: the "
                     f"reader of its split {one.empty_split!r} returns empty lists; with nothing to read now "

@@ -32,8 +32,8 @@ class DiscoveryStatus:
 class _Known:
     search: DiscoveryState
     since_ns: int = 0
-    is_slow_told: bool = False
-    is_held_told: bool = False
+    is_slow_logged: bool = False
+    is_held_logged: bool = False
 
 
 class SplitSearches:
@@ -48,19 +48,19 @@ class SplitSearches:
         for one in searches:
             known = self._known.setdefault(one.source, _Known(one))
             if one.call and (known.search.call != one.call or not known.since_ns):
-                known.since_ns, known.is_slow_told = now_ns, False
+                known.since_ns, known.is_slow_logged = now_ns, False
             known.search = one
-            known.is_held_told = known.is_held_told and one.is_held
+            known.is_held_logged = known.is_held_logged and one.is_held
             seconds = self._unanswered_seconds(known, now_ns)
-            if seconds >= SLOW_S and not known.is_slow_told:
-                known.is_slow_told = True
+            if seconds >= SLOW_S and not known.is_slow_logged:
+                known.is_slow_logged = True
                 texts.append(
                     f"source {one.source!r} has not said for {seconds:.0f} s which splits have come: its "
                     f"discover() has not returned; the job goes on with those that it has, and fails over "
                     f"after start_timeout"
                 )
-            if one.is_held and not known.is_held_told:
-                known.is_held_told = True
+            if one.is_held and not known.is_held_logged:
+                known.is_held_logged = True
                 texts.append(
                     f"source {one.source!r} finds splits faster than they are read: {one.unread_count:,} "
                     f"have not ended, {one.unread_bytes:,} bytes of each checkpoint; it is asked for others "

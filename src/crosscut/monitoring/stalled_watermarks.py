@@ -37,7 +37,7 @@ class _Known:
     records_in: int
     held_up_by: str
     has_come: bool = False
-    is_told: bool = False
+    is_warned: bool = False
 
 
 class StillWatermarks:
@@ -59,8 +59,8 @@ class StillWatermarks:
                 continue
             known.has_come = known.has_come or one.records_in > known.records_in
             known.held_up_by = one.held_up_by
-            if self._is_still(known, now_ns) and not known.is_told:
-                known.is_told = True
+            if self._is_still(known, now_ns) and not known.is_warned:
+                known.is_warned = True
                 if self._is_task_still(one.held_up_by, now_ns):
                     # The input that holds that one up is the cause, and is reported.
                     continue

@@ -42,7 +42,7 @@ class Growths:
 
     def __init__(self) -> None:
         self._of: dict[VertexId, _Growth] = {}
-        self._told: set[VertexId] = set()
+        self._warned: set[VertexId] = set()
 
     def note(self, now_ns: int, tasks: Iterable[TaskStatistics]) -> list[str]:
         """Note the counters of all tasks; return lines for people, once for each growth."""
@@ -68,13 +68,13 @@ class Growths:
             return ""
         if rows <= one.window_rows * (1 + GROWTH_MIN):
             self._of[vertex] = _Growth(now_ns, rows, now_ns, rows, rows=rows)
-            self._told.discard(vertex)
+            self._warned.discard(vertex)
             return ""
         one.windows += 1
         one.window_ns, one.window_rows = now_ns, rows
-        if one.windows < WINDOWS_MIN or vertex in self._told:
+        if one.windows < WINDOWS_MIN or vertex in self._warned:
             return ""
-        self._told.add(vertex)
+        self._warned.add(vertex)
         minutes = (now_ns - one.since_ns) / 60e9
         return (
             f"the state of {vertex!r} has grown for {minutes:.0f} minutes without a pause, from "

@@ -227,23 +227,23 @@ class Observations:
         At another parallelism its tasks are not those of the checkpoint, and it is unknown how many rows each
         takes over: of a vertex they count together, until all that it has now have said something.
         """
-        said: dict[TaskId, TaskStatistics] = {}
+        reported: dict[TaskId, TaskStatistics] = {}
         if coordinator.phase is not Phase.ENDED:
             for _, (epoch, tasks) in sorted(self.workers.items()):
                 if epoch == coordinator.epoch:
-                    said |= {one.task: one for one in tasks}
+                    reported |= {one.task: one for one in tasks}
         completed = coordinator.completed
         if completed is None:
-            return tuple(said.values())
+            return tuple(reported.values())
         kept = {one.task: _counted(one) for one in completed.snapshots}
         parallelism = coordinator.registry.parallelism
         if parallelism != parallelism_of(completed):
-            spoken = Counter(one.vertex for one in said)
-            said = {task: one for task, one in said.items() if spoken[task.vertex] == parallelism}
-            kept = {task: one for task, one in kept.items() if spoken[task.vertex] != parallelism}
-        return tuple((kept | said).values())
+            counts = Counter(one.vertex for one in reported)
+            reported = {task: one for task, one in reported.items() if counts[task.vertex] == parallelism}
+            kept = {task: one for task, one in kept.items() if counts[task.vertex] != parallelism}
+        return tuple((kept | reported).values())
 
-    def heard(
+    def note_message(
         self,
         worker: WorkerIndex,
         message: WorkerHeartbeat,

@@ -68,9 +68,9 @@ class WorkerLines:
                 )
             )
             if LOGGER.hasHandlers() or not self._are_seen:
-                self._say(worker, one)
+                self._log(worker, one)
 
-    def _say(self, worker: WorkerIndex, line: LogLine) -> None:
+    def _log(self, worker: WorkerIndex, line: LogLine) -> None:
         fields: dict[str, object] = {"job": self._job, "worker": int(worker)}
         if (task := line.task) is not None:
             fields |= {"vertex": str(task.vertex), "task": str(task), "epoch": int(line.epoch)}

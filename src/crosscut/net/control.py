@@ -88,7 +88,7 @@ class WorkerLink(ConnectingSide):
         self._on_message = on_message
         self._on_lost = on_lost
 
-    def say(self, message: WorkerMessage) -> None:
+    def send_message(self, message: WorkerMessage) -> None:
         """Send a message, after those said before."""
         self.send(FrameType.CONTROL, encode_control(message))
 
@@ -117,7 +117,7 @@ async def report_failed_start(
     over = asyncio.Event()
 
     def opened() -> None:
-        link.say(WorkerFailed(worker, attempt, failure_cause(error)))
+        link.send_message(WorkerFailed(worker, attempt, failure_cause(error)))
         link.close_gently("the worker could not start")
 
     link = WorkerLink(credentials, worker, attempt, opened, lambda _: None, lambda _: over.set())
@@ -150,7 +150,7 @@ class CoordinatorLink(AcceptingSide):
         self._host = host
         self._peer = WorkerIndex(0), AttemptId(0)
 
-    def say(self, message: CoordinatorMessage) -> None:
+    def send_message(self, message: CoordinatorMessage) -> None:
         """Send a message, after those said before."""
         self.send(FrameType.CONTROL, encode_control(message))
 

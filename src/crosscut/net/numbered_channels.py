@@ -58,7 +58,7 @@ class NumberedChannelHost(Protocol):
     def barrier_arrived(self, channel: ChannelId, barrier: Barrier) -> None:
         """A barrier has come, after what came before it on this connection."""
 
-    def peer_said(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
+    def handle_peer_event(self, event: ResumeAsked | ResumeRefused | InputsAcknowledged) -> None:
         """The other end of a channel has said something."""
 
 
@@ -134,7 +134,7 @@ class NumberedOutgoing:
             case FrameType.RESUME if self.phase is not Phase.RESUMED:
                 position = ChannelPosition(*decode_position(frame.payload))
                 self.phase, self._has_sent = Phase.RESUMED, False
-                self._host.peer_said(ResumeAsked(self.channel, self.connection, position))
+                self._host.handle_peer_event(ResumeAsked(self.channel, self.connection, position))
             case FrameType.ACKNOWLEDGED if self.phase is not Phase.CONNECTED:
                 self._take_acknowledgement(ChannelPosition(*decode_position(frame.payload)))
             case kind:
@@ -151,7 +151,7 @@ class NumberedOutgoing:
                 f"never goes back"
             )
         self._acknowledged = position
-        self._host.peer_said(InputsAcknowledged(self.channel, position))
+        self._host.handle_peer_event(InputsAcknowledged(self.channel, position))
 
     def _send_next(self, kind: FrameType, payload: Payload) -> None:
         if self.phase is not Phase.RESUMED:
@@ -227,7 +227,7 @@ class NumberedIncoming(Pieces):
             case FrameType.RESUME_REFUSED if not self._has_received:
                 position = ChannelPosition(*decode_position(payload))
                 self.phase = Phase.REFUSED
-                self._host.peer_said(ResumeRefused(self.channel, self.connection, position))
+                self._host.handle_peer_event(ResumeRefused(self.channel, self.connection, position))
                 return
             case _:
                 raise WireError(f"channel {self.channel}: unexpected {kind.name} frame")

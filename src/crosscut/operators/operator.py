@@ -41,8 +41,8 @@ class Operator(ABC):
         time_budget: Where a loop over records that calls user code gets its iterator from: it may end early.
         sides: What it says beside what it returns; None: never anything.
         late_count: Records that came too late for it, in this epoch.
-        hears_watermarks: Whether `advance` is to be called.
-        hears_time: Whether it has use for processing time, which `time_budget.now_ms` is.
+        uses_watermarks: Whether `advance` is to be called.
+        uses_clock: Whether it has use for processing time, which `time_budget.now_ms` is.
         passes_watermarks: Whether the watermark that comes in goes on to the next operator.
         metrics: Those of user code.
         runs_in_copies: Whether a forked copy of the process may process records: False where an operator uses
@@ -50,8 +50,8 @@ class Operator(ABC):
     """
 
     runs_in_copies = True
-    hears_watermarks = False
-    hears_time = False
+    uses_watermarks = False
+    uses_clock = False
     late_count = 0
     passes_watermarks = True
     metrics: Metrics | None = None

@@ -42,8 +42,8 @@ Call = Callable[[Any, Any], Iterable[Any] | None]
 class Process(Operator):
     """Calls the user's process for each record, at the record's key, and for each timer that is due."""
 
-    hears_watermarks = True
-    hears_time = True
+    uses_watermarks = True
+    uses_clock = True
 
     def __init__(self, uid: str, process: KeyedProcess[Any, Any], state: KeyedState, sides: Sides) -> None:
         super().__init__(uid, sides)

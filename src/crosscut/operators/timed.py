@@ -47,7 +47,7 @@ class TimedOperator(Operator):
         late_count: Records that came too late, in this epoch.
     """
 
-    hears_watermarks = True
+    uses_watermarks = True
 
     def __init__(
         self, uid: str, state: KeyedState, emit_late: Callable[[Any, int], None] | None = None

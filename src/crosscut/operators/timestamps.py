@@ -40,14 +40,14 @@ class AssignTimestamps(Operator):
     ) -> None:
         super().__init__(uid)
         self._hold = hold
-        self.hears_time = idle_after_ms is not None
+        self.uses_clock = idle_after_ms is not None
         self._idle_after_ms = idle_after_ms
         # Since when nothing has come of those that are asked; splits that wait to be read are not.
         self._silent_since: dict[str, int] = {}
         # In batches, where each has an operator of its own: since when none has brought anything.
         self._quiet_since: dict[str, int] = {}
         # Those of which something has come.
-        self._heard: set[str] = set()
+        self._active: set[str] = set()
         # When records of `origin` were read last.
         self._read_ms = 0
         self._function = function
@@ -100,7 +100,7 @@ class AssignTimestamps(Operator):
                     f"a snapshot says of the watermark of operator {self.uid!r} {saved!r:.100}: expected "
                     f"[watermark, watermark of each split, since when each has been quiet]"
                 )
-        self._quiet_since, self._heard = dict(quiet), set()
+        self._quiet_since, self._active = dict(quiet), set()
         sides = {split: known.get(split) for split in splits}
         self._awaits_first = not sides and is_open
         if not sides:
@@ -136,7 +136,7 @@ class AssignTimestamps(Operator):
         since = self._silent_since.setdefault(split, self.time_budget.now_ms)
         # Only a split that has just been read is idle: none was, while the operators after it were slow.
         if since + self._idle_after_ms <= self.time_budget.now_ms and self._combined.may_fall_idle(split):
-            self._add_news(self._combined.heard(split, None, idle=True))
+            self._add_news(self._combined.update(split, None, idle=True))
 
     def reads(self, split: str) -> None:
         """Records of a split were read, and come next; those in front of this operator may leave none."""
@@ -152,18 +152,18 @@ class AssignTimestamps(Operator):
             return
         # By the time at which it was read: what comes after may have been slow since.
         if since + self._idle_after_ms <= self._read_ms and self._combined.may_fall_idle(self.origin):
-            self._add_news(self._combined.heard(self.origin, None, idle=True))
+            self._add_news(self._combined.update(self.origin, None, idle=True))
 
     @property
     def next_alarm_ms(self) -> int | None:
         """When `look` is to be called: without splits, nothing else says that no record has come."""
-        if self._idle_after_ms is None or self._hears_when_read or self._combined.is_idle:
+        if self._idle_after_ms is None or self._polls_splits or self._combined.is_idle:
             return None
         since = self._silent_since.get("")
         return self.time_budget.now_ms if since is None else since + self._idle_after_ms
 
     @property
-    def _hears_when_read(self) -> bool:
+    def _polls_splits(self) -> bool:
         """Whether its splits are asked, and say that they have nothing."""
         return self._is_source and not self._awaits_first
 
@@ -173,7 +173,7 @@ class AssignTimestamps(Operator):
         Args:
             is_fed: Records wait in the inputs, since what comes after is slow, or for their calls.
         """
-        if self._idle_after_ms is None or self._hears_when_read:
+        if self._idle_after_ms is None or self._polls_splits:
             return
         if is_fed:
             self._silent_since[""] = self.time_budget.now_ms
@@ -191,12 +191,12 @@ class AssignTimestamps(Operator):
         if self._idle_after_ms is None:
             return
         now_ms = self.time_budget.now_ms
-        for split in empty if self._hears_when_read else ("",):
-            if split in self._heard:
+        for split in empty if self._polls_splits else ("",):
+            if split in self._active:
                 continue
             since = self._quiet_since.setdefault(split, self._silent_since.get(split, now_ms))
             if since + self._idle_after_ms <= now_ms and self._combined.may_fall_idle(split):
-                self._add_news(self._combined.heard(split, None, idle=True))
+                self._add_news(self._combined.update(split, None, idle=True))
 
     def end_of(self, split: str) -> None:
         """Nothing more comes from there."""
@@ -233,12 +233,12 @@ class AssignTimestamps(Operator):
         watermark = max(TIMESTAMP_MIN, max(timestamps) - self._out_of_orderness_ms)
         self._silent_since.pop(self.origin, None)
         if self._idle_after_ms is not None:
-            self._heard.add(self.origin)
+            self._active.add(self.origin)
             self._quiet_since.pop(self.origin, None)
         if not self._is_source:
             self._silent_since[""] = self.time_budget.now_ms
         idle = None if self._idle_after_ms is None else False
-        self._add_news(self._combined.heard(self.origin, watermark, idle=idle))
+        self._add_news(self._combined.update(self.origin, watermark, idle=idle))
         if (news := self.take_news()) is not None:
             made.add_news(news.watermark, idle=news.idle)
         return made

@@ -64,7 +64,7 @@ class CombinedWatermark(Generic[Side]):
         """Whether it has neither ended nor is idle."""
         return side in self._sides and side not in self._idle
 
-    def heard(self, side: Side, watermark: int | None, *, idle: bool | None = None) -> Batch | None:
+    def update(self, side: Side, watermark: int | None, *, idle: bool | None = None) -> Batch | None:
         """Take in news of one side; return what is news of all, None if nothing is."""
         before = self._sides[side]
         if watermark is not None and (before is None or watermark > before):
@@ -77,13 +77,13 @@ class CombinedWatermark(Generic[Side]):
         return self._news()
 
     def came(self, sides: Iterable[Side], *, is_last: bool) -> Batch | None:
-        """Take sides of which nothing is known yet; after the last ones no others come. As `heard`."""
+        """Take sides of which nothing is known yet; after the last ones no others come. As `update`."""
         self._sides |= dict.fromkeys(sides)
         self._is_open = not is_last
         return self._news()
 
     def ended(self, side: Side) -> Batch | None:
-        """No record will come from there; as `heard`."""
+        """No record will come from there; as `update`."""
         self._sides.pop(side, None)
         self._idle.discard(side)
         return self._news()

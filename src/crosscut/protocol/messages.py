@@ -22,7 +22,7 @@ from crosscut.foundation.ids import (
     WorkerIndex,
 )
 from crosscut.protocol.snapshots import KnownSplits, PendingTransaction, Snapshot, TaskSnapshot
-from crosscut.protocol.telemetry import HotKey, LogLine, Reading, ShownDeadLetter, SnapshotTimes
+from crosscut.protocol.telemetry import HotKey, LogLine, MetricSample, ShownDeadLetter, SnapshotTimes
 
 # The base class says what a message is about.
 
@@ -250,12 +250,12 @@ class TaskStatistics:
     running_us: int = 0
     busy_us: int = 0
     blocked_us: int = 0
-    readings: tuple[Reading, ...] | None = None
+    readings: tuple[MetricSample, ...] | None = None
     held_splits: int = 0
     barrier: CheckpointId = CheckpointId(0)
     captured: CheckpointId = CheckpointId(0)
     letters: tuple[ShownDeadLetter, ...] = ()
-    latencies: tuple[Reading, ...] | None = None
+    latencies: tuple[MetricSample, ...] | None = None
     state_memory_bytes: int = 0
     hot_keys: tuple[HotKey, ...] = ()
 

@@ -25,12 +25,12 @@ class SnapshotTimes:
 
 
 LOOK_EVERY_NS = 1_000_000_000
-SAY_AGAIN_NS = 10_000_000_000
+REPORT_AGAIN_NS = 10_000_000_000
 """What has not changed is said again as often, for a driver that has not heard it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricSample:
     """A metric of user code, in one operator of one task.
 
     Attributes:
@@ -107,8 +107,8 @@ class MetricReporter:
     """When a task says the metrics of user code, which may be many: seldom, and if they have changed."""
 
     def __init__(self) -> None:
-        self._looked_ns = self._said_ns = 0
-        self._said: tuple[Reading, ...] = ()
+        self._looked_ns = self._reported_ns = 0
+        self._reported: tuple[MetricSample, ...] = ()
 
     def is_due(self, now_ns: int, *, is_over: bool) -> bool:
         """Whether to look at them.
@@ -116,13 +116,13 @@ class MetricReporter:
         Args:
             is_over: The task has come to its end: what it has counted last must not be missed.
         """
-        return is_over or not self._said or now_ns - self._looked_ns >= LOOK_EVERY_NS
+        return is_over or not self._reported or now_ns - self._looked_ns >= LOOK_EVERY_NS
 
-    def news(self, now_ns: int, readings: tuple[Reading, ...]) -> tuple[Reading, ...] | None:
+    def news(self, now_ns: int, samples: tuple[MetricSample, ...]) -> tuple[MetricSample, ...] | None:
         """Return what is to be said; None: what was said last still holds."""
         self._looked_ns = now_ns
-        is_old = now_ns - self._said_ns >= SAY_AGAIN_NS
-        if readings == self._said and not (is_old and readings):
+        is_old = now_ns - self._reported_ns >= REPORT_AGAIN_NS
+        if samples == self._reported and not (is_old and samples):
             return None
-        self._said_ns, self._said = now_ns, readings
-        return readings
+        self._reported_ns, self._reported = now_ns, samples
+        return samples

@@ -83,8 +83,8 @@ def written_by_child(order: SavepointOrder, packed_graph: bytes) -> list[RowFile
     match answer:
         case {"files": list(files)}:
             return [from_json(one, (RowFile,), StoreError) for one in files]
-        case {"error": str(kind), "text": str(said)}:
-            raise _ERRORS.get(kind, StoreError)(said)
+        case {"error": str(kind), "text": str(message)}:
+            raise _ERRORS.get(kind, StoreError)(message)
         case _:
             raise StoreError(
                 f"the process that writes the savepoint {order.path} has ended with exit code "
@@ -110,8 +110,8 @@ def answered(request: BinaryIO) -> dict[str, Any]:
         files = files_written(folder, order.checkpoint, order.max_parallelism, store.read_part)
     except Exception as error:  # noqa: BLE001 - of a class of the user, say; the driver gets it as text
         kind = "StateError" if isinstance(error, StateError) else "StoreError"
-        said = str(error) if isinstance(error, CrosscutError) else f"{type(error).__name__}: {error}"
-        return {"error": kind, "text": said}
+        message = str(error) if isinstance(error, CrosscutError) else f"{type(error).__name__}: {error}"
+        return {"error": kind, "text": message}
     return {"files": [{"type": RowFile.__name__, **asdict(one)} for one in files]}
 
 

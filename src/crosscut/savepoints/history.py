@@ -122,9 +122,9 @@ def _without_updates(graph: JobGraph) -> JobGraph:
     for vertex in graph.vertices:
         first, *others = vertex.chain
         after = reached_from(vertex.vertex_id, graph.edges) - {vertex.vertex_id}
-        is_heard = bool(after & keeping) or not all(map(_keeps_nothing, others))
+        is_observed = bool(after & keeping) or not all(map(_keeps_nothing, others))
         match first.spec:
-            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec() if not is_heard:
+            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec() if not is_observed:
                 silent = replace(first, spec=replace(first.spec, emit="final"))
                 vertices.append(replace(vertex, chain=(silent, *others)))
             case _:

@@ -376,7 +376,7 @@ def _channel(channel: ChannelId) -> bytes:
     return numbers + source + target
 
 
-class _Reading:
+class _Cursor:
     """Takes values from bytes one after the other, and none beyond their end."""
 
     def __init__(self, data: bytes) -> None:
@@ -437,25 +437,23 @@ class _Reading:
         return self.integers(_COUNT)[0] if self.has_more else 0
 
 
-def _sections_in(body: bytes, kind: type[UnitEntry]) -> dict[_Tag, _Reading]:
+def _sections_in(body: bytes, kind: type[UnitEntry]) -> dict[_Tag, _Cursor]:
     known = {int(tag): tag for tag in _TAGS[kind]}
-    found: dict[_Tag, _Reading] = {}
+    found: dict[_Tag, _Cursor] = {}
     newest = 0
-    rest = _Reading(body)
+    rest = _Cursor(body)
     while rest.has_more:
         number, size = rest.integers(_SECTION)
         if number <= newest or number not in known:
             raise StoreError(f"section {number} after {newest} is not one that this release writes")
         newest = number
-        found[known[number]] = _Reading(rest.take(size))
+        found[known[number]] = _Cursor(rest.take(size))
     return found
 
 
-def _entry_of(
-    kind: type[UnitEntry], incarnation: Incarnation, sections: Mapping[_Tag, _Reading]
-) -> UnitEntry:
-    def section(tag: _Tag) -> _Reading:
-        return sections.get(tag, _Reading(b""))
+def _entry_of(kind: type[UnitEntry], incarnation: Incarnation, sections: Mapping[_Tag, _Cursor]) -> UnitEntry:
+    def section(tag: _Tag) -> _Cursor:
+        return sections.get(tag, _Cursor(b""))
 
     entry: UnitEntry
     if kind is UnitSegmentClosed:
@@ -484,8 +482,8 @@ def _entry_of(
                 values.parts,
             )
         entry = UnitSegmentOpened(incarnation, cut, snapshot)
-    for tag, reading in sections.items():
-        if reading.has_more:
+    for tag, cursor in sections.items():
+        if cursor.has_more:
             raise StoreError(f"section {tag.value} has more bytes than it says")
     return entry
 
@@ -494,7 +492,7 @@ Value = TypeVar("Value", GroupValues, SnapshotValues)
 Key = TypeVar("Key")
 
 
-def _values(stored: _Reading, kind: type[Value]) -> Value:
+def _values(stored: _Cursor, kind: type[Value]) -> Value:
     try:
         parsed: JSON = json.loads(stored.rest())
     except (ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ from crosscut.operators.probing import Deadly, Probing, dead_letter_of_death, de
 from crosscut.operators.time_budget import TimeBudget
 from crosscut.operators.timed import TimedOperator
 from crosscut.operators.timestamps import AssignTimestamps
-from crosscut.protocol.telemetry import Reading, ShownDeadLetter
+from crosscut.protocol.telemetry import MetricSample, ShownDeadLetter
 
 
 class Chain:
@@ -108,12 +108,12 @@ class Chain:
         return tuple(found)
 
     @property
-    def readings(self) -> tuple[Reading, ...]:
+    def metric_samples(self) -> tuple[MetricSample, ...]:
         """The metrics of user code."""
         return tuple(
-            Reading(operator.uid, name, one.kind, one.value, one.bounds, tuple(one.counts))
+            MetricSample(operator.uid, name, one.kind, one.value, one.bounds, tuple(one.counts))
             if isinstance(one, Histogram)
-            else Reading(operator.uid, name, one.kind, one.value)
+            else MetricSample(operator.uid, name, one.kind, one.value)
             for operator in self._operators
             if operator.metrics is not None
             for name, one in operator.metrics.metrics.items()
@@ -124,18 +124,18 @@ class Chain:
         self._time_budget.begin(rows_max)
 
     @property
-    def hears_time(self) -> bool:
+    def uses_clock(self) -> bool:
         """Whether an operator has use for processing time."""
-        return any(operator.hears_time for operator in self._operators)
+        return any(operator.uses_clock for operator in self._operators)
 
-    def tell_time(self, now_ms: int) -> None:
+    def set_clock(self, now_ms: int) -> None:
         """It is so late now, for all that follows."""
         self._time_budget.now_ms = now_ms
 
     @property
     def next_alarm_ms(self) -> int | None:
         """When `ring` is to be called next."""
-        alarms = [one.next_alarm_ms for one in self._operators if one.hears_time]
+        alarms = [one.next_alarm_ms for one in self._operators if one.uses_clock]
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     def ring(self, *, is_fed: bool) -> None:
@@ -148,10 +148,10 @@ class Chain:
             assigner.look(is_fed=is_fed)
         now_ms = self._time_budget.now_ms
         for position, operator in enumerate(self._operators):
-            alarm_ms = operator.next_alarm_ms if operator.hears_watermarks else None
+            alarm_ms = operator.next_alarm_ms if operator.uses_watermarks else None
             if alarm_ms is not None and alarm_ms <= now_ms:
                 self._waiting.append((position, Batch([])))
-        self.tell_assigned()
+        self.forward_assigned()
         if self._waiting:
             self.go_on()
 
@@ -169,7 +169,7 @@ class Chain:
         """Let the rest that `process` has returned wait here, after everything else."""
         self._waiting.insert(0, (0, rest))
 
-    def tell(self, news: Batch | None, first: int = 0) -> None:
+    def forward_news(self, news: Batch | None, first: int = 0) -> None:
         """Let the operators from `first` on know of a watermark, or idleness, after everything else."""
         if news is None:
             return
@@ -182,7 +182,7 @@ class Chain:
         if self._assigners:
             for assigner in self._assigners:
                 assigner.look_back()
-            self.tell_assigned()
+            self.forward_assigned()
 
     def note_splits(self, origin: str, ended: Iterable[str], waiting: Iterable[str]) -> None:
         """Records of split `origin` come next ("": none do); others have ended, or have nothing to read."""
@@ -201,18 +201,18 @@ class Chain:
                 self._run(held, position + 1)
         for assigner in self._assigners:
             assigner.batch_ends(empty)
-        self.tell_assigned()
+        self.forward_assigned()
 
     def splits_came(self, splits: Sequence[str], *, is_last: bool) -> None:
         """A source has been given more splits."""
         for assigner in self._assigners:
             assigner.came(splits, is_last=is_last)
 
-    def tell_assigned(self) -> None:
+    def forward_assigned(self) -> None:
         """Let watermarks go on that have moved though no record has come."""
         for position, operator in enumerate(self._operators):
             if isinstance(operator, AssignTimestamps):
-                self.tell(operator.take_news(), position + 1)
+                self.forward_news(operator.take_news(), position + 1)
 
     @property
     def last_assigned(self) -> tuple[int | None, str] | None:
@@ -285,7 +285,7 @@ class Chain:
     def pass_on(self, operator: Operator, batch: Batch) -> None:
         """Take a batch to what follows `operator`, which has made it of itself; nothing is halfway."""
         self._take_aside(operator)
-        self._tell_aside(operator, batch)
+        self._forward_aside(operator, batch)
         if batch.records or batch.has_news:
             self._run(batch, self._operators.index(operator) + 1)
 
@@ -310,7 +310,7 @@ class Chain:
                     self._run(held, position + 1)
                     yield
                 continue
-            while operator.hears_watermarks and (due := self._advanced(operator, END_OF_TIME)) is not None:
+            while operator.uses_watermarks and (due := self._advanced(operator, END_OF_TIME)) is not None:
                 self._time_budget.leave()
                 self._time_budget.rest = None
                 self._take_aside(operator)
@@ -356,7 +356,7 @@ class Chain:
             if time_budget.rest is not None:
                 self._waiting.append((position, time_budget.rest))
                 time_budget.rest = None
-            if operator.hears_watermarks and (due := self._advanced(operator, batch.watermark)) is not None:
+            if operator.uses_watermarks and (due := self._advanced(operator, batch.watermark)) is not None:
                 time_budget.leave()
                 time_budget.rest = None
                 self._take_aside(operator)
@@ -376,7 +376,7 @@ class Chain:
                         made = Batch(made.records, made.keys, made.timestamps)
                         made.add_news(batch.watermark, idle=batch.idle)
                     # Also of `assign_timestamps`: what it sets aside has the times that it came with.
-                    self._tell_aside(operator, batch)
+                    self._forward_aside(operator, batch)
             if not made.records and not made.has_news:
                 return
             batch = made
@@ -416,7 +416,7 @@ class Chain:
         except StateError as error:
             raise named_state_error(operator.uid, error) from error
 
-    def _tell_aside(self, operator: Operator, news: Batch) -> None:
+    def _forward_aside(self, operator: Operator, news: Batch) -> None:
         """Let those who read what `operator` says under names have the news that goes on from there."""
         if operator.sides is not None and news.has_news:
             for side in operator.sides.outputs:

@@ -240,7 +240,7 @@ class ReceivingEnd:
         self.is_bounded = not is_back_edge and bytes_max < UNBOUNDED_BYTES
         self.rows_max = first_rows(is_bounded=self.is_bounded)
         # The sender knows of no other before it gets credit.
-        self._rows_max_said = first_rows(is_bounded=bytes_max < UNBOUNDED_BYTES)
+        self._rows_max_sent = first_rows(is_bounded=bytes_max < UNBOUNDED_BYTES)
         # Half of it: the sender must not have stopped before its credit is back.
         self._spill_from_bytes = bytes_max // 2
         self._give_from_bytes = bytes_max // _GIVEN_AT_ONCE
@@ -290,7 +290,7 @@ class ReceivingEnd:
         """
         rows = self.queue.rows
         self._note_processed(self._rows_ahead + self._ledger_rows - rows)
-        is_much = self._ledger_bytes >= self._spill_from_bytes or 2 * self._ledger_rows >= self._rows_max_said
+        is_much = self._ledger_bytes >= self._spill_from_bytes or 2 * self._ledger_rows >= self._rows_max_sent
         if self._ledger and is_much and self.spill():
             self._rows_ahead = rows
             self._earned_bytes += self._ledger_bytes
@@ -298,15 +298,15 @@ class ReceivingEnd:
             self._ledger.clear()
             self._ledger_rows = self._ledger_bytes = 0
         # By the bound that the sender knows: it may have stopped there.
-        rows_max = min(self.rows_max, self._rows_max_said)
+        rows_max = min(self.rows_max, self._rows_max_sent)
         is_due = self._earned_bytes >= self._give_from_bytes or _GIVEN_AT_ONCE * self._earned_rows >= rows_max
         # A sender that was told of a larger window would fill it.
-        is_told_too_much = self.rows_max * _CHANGE <= self._rows_max_said
-        if not is_told_too_much and not (is_due and (self._earned_bytes or self._earned_rows)):
+        is_above_limit = self.rows_max * _CHANGE <= self._rows_max_sent
+        if not is_above_limit and not (is_due and (self._earned_bytes or self._earned_rows)):
             return None
         given = Credit(self._earned_bytes, self._earned_rows, self.rows_max)
         self._earned_bytes = self._earned_rows = 0
-        self._rows_max_said = self.rows_max
+        self._rows_max_sent = self.rows_max
         return given
 
     def spill(self) -> bool:

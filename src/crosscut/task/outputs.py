@@ -88,10 +88,10 @@ class Output(ABC):
     def _with_news(self, taken: list[tuple[ChannelId, Batch]], news: Batch) -> list[tuple[ChannelId, Batch]]:
         """Let `news` follow the records of each channel, also where there are none."""
         batches = dict(taken)
-        told = [(channel, batches.get(channel) or Batch([])) for channel in self.channels]
-        for _, batch in told:
+        addressed = [(channel, batches.get(channel) or Batch([])) for channel in self.channels]
+        for _, batch in addressed:
             batch.add_news(news.watermark, idle=news.idle)
-        return told
+        return addressed
 
     def _with_marker(
         self, taken: list[tuple[ChannelId, Batch]], marker: LatencyMarker

@@ -109,7 +109,7 @@ class SourceInput:
         """The coordinator says how far groups are; return whether a split needs to wait no longer."""
         if self._aligned is None:
             return False
-        self._aligned.heard(self._task_id, news)
+        self._aligned.apply(self._task_id, news)
         before = self.held
         return not before <= self._hold()
 

@@ -104,16 +104,18 @@ class Task:
         )
         self.chain.final_progress, self._predecessor_progress = read_final_progress(before.said)
         self.is_source = plan.splits is not None
-        self._reading: SourceInput | None = None
+        self._source_input: SourceInput | None = None
         if plan.splits is not None:
-            self._reading = SourceInput(plan.task_id, plan.splits, plan.source_uid, plan.aligned, self.chain)
+            self._source_input = SourceInput(
+                plan.task_id, plan.splits, plan.source_uid, plan.aligned, self.chain
+            )
         self._time = TaskTime(
             self.chain,
             (one for one in plan.inputs if one not in plan.back_edges),
             plan.restored,
             has_event_time=plan.has_event_time,
         )
-        self.hears_time = self._time.hears_clock
+        self.uses_clock = self._time.uses_clock
         self._has_rung = False
         # What it begins then would be in the output of this batch, and not in its snapshot.
         self._is_batch_over = False
@@ -157,12 +159,12 @@ class Task:
     @property
     def wait_ms(self) -> float:
         """For so long a source has nothing to read."""
-        return self._reading.wait_ms if self._reading is not None else 0.0
+        return self._source_input.wait_ms if self._source_input is not None else 0.0
 
     @property
     def is_drained(self) -> bool:
         """Whether a source has read all that there is."""
-        return self._reading is not None and self._reading.is_drained
+        return self._source_input is not None and self._source_input.is_drained
 
     @property
     def has_work(self) -> bool:
@@ -174,7 +176,7 @@ class Task:
             return True
         if ending.is_under_way and not self._protocol.is_halted and not calls.is_calling:
             return True
-        if self._reading is not None:
+        if self._source_input is not None:
             stands = self._is_batch_over or self._is_paused or self._protocol.is_halted
             return not (stands or ending.is_forwarded)
         # As `_has_input`: it is asked of every task in every round.
@@ -199,7 +201,7 @@ class Task:
     def alarm_in_ms(self) -> int | None:
         """In how long `run` is to be called, at the latest, for what is due by processing time."""
         stands = self._is_batch_over or self._protocol.is_halted or self._ending.is_forwarded
-        if not self.hears_time or stands:
+        if not self.uses_clock or stands:
             return None
         return self._time.alarm_in_ms
 
@@ -207,9 +209,9 @@ class Task:
     def _is_alarm_due(self) -> bool:
         return self.alarm_in_ms == 0
 
-    def tell_time(self, clock_ms: int) -> None:
-        """The machine's clock says `clock_ms`; to be told before `run` where `hears_time`."""
-        self._time.tell_clock(clock_ms)
+    def set_clock(self, clock_ms: int) -> None:
+        """The machine's clock says `clock_ms`; to be told before `run` where `uses_clock`."""
+        self._time.set_clock(clock_ms)
 
     @property
     def records_out(self) -> int:
@@ -224,7 +226,7 @@ class Task:
     def statistics(self) -> TaskStatistics:
         """Return the counters and the length of the queues, without what its worker measures."""
         is_over = self._ending.is_forwarded
-        reading = self._reading
+        source_input = self._source_input
         late_count, dead_letter_count, timer_count = self.chain.counts()
         watermark, held_up_by = (self._time.watermark, "") if is_over else self._time.leaving()
         return TaskStatistics(
@@ -236,13 +238,13 @@ class Task:
             state_keys=len(self._state) if self._state is not None else 0,
             queued_records=self.input_gate.queued_rows,
             spilled_bytes=self.input_gate.spilled_bytes,
-            empty_split=reading.empty_split if reading is not None else "",
+            empty_split=source_input.empty_split if source_input is not None else "",
             late_records=self._late_before + late_count,
             dead_letters=dead_letter_count,
             sent=tuple(one.added_rows for one in self.output_buffers.outputs),
             timers=timer_count,
-            lag=reading.lag if reading is not None else None,
-            held_splits=len(reading.held) if reading is not None else 0,
+            lag=source_input.lag if source_input is not None else None,
+            held_splits=len(source_input.held) if source_input is not None else 0,
             barrier=self.snapshots.newest_arrived,
             captured=self.snapshots.newest_captured,
             hot_keys=self._hot_keys.shown(),
@@ -256,14 +258,14 @@ class Task:
     @property
     def reached(self) -> SourceReached | None:
         """How far it is, for its group; None: it is in none."""
-        return self._reading.reached if self._reading is not None else None
+        return self._source_input.reached if self._source_input is not None else None
 
     # Orders and news from the performer.
 
     def note_reached_sent(self) -> None:
         """Its group has been told how far it is."""
-        if self._reading is not None:
-            self._reading.note_reached_sent()
+        if self._source_input is not None:
+            self._source_input.note_reached_sent()
 
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Add an item that arrived on an input, after everything that arrived there before.
@@ -306,7 +308,7 @@ class Task:
                 self.chain.go_on()
         elif self.calls.are_made and self.calls.has_results:
             self.calls.release(self.rows_max)
-        elif self.hears_time and self._is_alarm_due and not (self._has_rung and self._has_input):
+        elif self.uses_clock and self._is_alarm_due and not (self._has_rung and self._has_input):
             # By turns: what is due as fast as the clock goes must not keep the inputs waiting.
             self._has_rung = True
             self.chain.ring(is_fed=self.input_gate.queued_rows > 0 or self.calls.is_calling)
@@ -321,8 +323,8 @@ class Task:
         elif self._ending.is_under_way:
             if not self.calls.is_calling and self._ending.step():
                 self._pass_on_end()
-        elif self._reading is not None and not self._is_batch_over and not self._is_paused:
-            self._read(self._reading)
+        elif self._source_input is not None and not self._is_batch_over and not self._is_paused:
+            self._read(self._source_input)
         if self.input_gate.is_replaying:
             self._send_replay_markers()
         if self.markers.is_under_way:
@@ -333,21 +335,21 @@ class Task:
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Let the readers of a source end a wait; `wake` may be called by any thread."""
-        if self._reading is not None:
-            self._reading.wake_by(wake)
+        if self._source_input is not None:
+            self._source_input.wake_by(wake)
 
     def probe(self, probing: Probing | None) -> None:
         """Try records in a copy of the process before they are decoded or processed here; None: no more."""
         self.chain.probing = probing
-        if self._reading is not None:
-            self._reading.probe(probing)
+        if self._source_input is not None:
+            self._source_input.probe(probing)
 
     def align(self, news: AlignSources) -> bool:
         """The coordinator says how far groups of sources are; return whether a split needs to wait no longer.
 
         If none does, no reader is asked sooner than it has said.
         """
-        return self._reading is not None and self._reading.align(news)
+        return self._source_input is not None and self._source_input.align(news)
 
     def pause(self, *, is_paused: bool) -> None:
         """A source is to read nothing, or to read again; what it has read goes on its way."""
@@ -357,9 +359,9 @@ class Task:
 
     def assign(self, rows: JSON, since: CheckpointId, *, is_last: bool) -> None:
         """The coordinator gives a source splits that have been found; after the last, there are no others."""
-        if self._reading is None:
+        if self._source_input is None:
             raise ProtocolError(f"task {self.task_id} is no source, and was given splits")
-        self._reading.assign(rows, since, is_last=is_last)
+        self._source_input.assign(rows, since, is_last=is_last)
 
     def batch_ends(self, empty: Collection[str]) -> None:
         """All records of a batch are processed, before its barrier; these splits have nothing to read.
@@ -385,8 +387,8 @@ class Task:
             together: What to commit instead of what the task has staged, where its sink commits together.
         """
         self.snapshots.completed(checkpoint_id)
-        if self._reading is not None:
-            self._reading.acknowledge(checkpoint_id)
+        if self._source_input is not None:
+            self._source_input.acknowledge(checkpoint_id)
         if self._state is not None:
             self.task_effects.background_jobs.append(CompleteState(checkpoint_id))
         self.transactions.handle(CommitAuthorised(checkpoint_id, together))
@@ -397,26 +399,26 @@ class Task:
             stack.callback(self.transactions.close)
             stack.callback(self.input_gate.close)
             stack.callback(self.chain.close)
-            if self._reading is not None:
-                stack.callback(self._reading.close)
+            if self._source_input is not None:
+                stack.callback(self._source_input.close)
 
     # Records.
 
-    def _read(self, reading: SourceInput) -> None:
+    def _read(self, source_input: SourceInput) -> None:
         self.chain.look_back()
         if self.chain.is_midway:
             return
-        batch = reading.read(self.rows_max, is_first=self.records_in == self._records_before)
+        batch = source_input.read(self.rows_max, is_first=self.records_in == self._records_before)
         if batch is not None:
             self.records_in += len(batch)
             self.markers.source_read()
             rest = self.chain.process(batch)
             if rest is not None:
                 self.chain.keep(rest)
-        elif reading.is_drained:
+        elif source_input.is_drained:
             self._input_ended()
         else:
-            self.chain.tell_assigned()
+            self.chain.forward_assigned()
 
     def _deliver(self, channel: ChannelId) -> None:
         """Take the first item of a channel that is not blocked and not empty."""
@@ -441,9 +443,9 @@ class Task:
                         rest_of_slice.keep_news(news)
                     self.input_gate.put_back(channel, rest_of_slice)
                 elif news is not None and self.input_gate.replays_own(channel):
-                    self.chain.tell(news)
+                    self.chain.forward_news(news)
                 elif news is not None and channel not in self._back_edges:
-                    self._time.heard(channel, news)
+                    self._time.note_news(channel, news)
                 if marker is not None and channel not in self._back_edges:
                     # What goes round would count the rounds, and never come to an end.
                     self.markers.came(marker)
@@ -494,7 +496,7 @@ class Task:
 
     def _pass_on_end(self) -> None:
         self.output_buffers.send_to_all(EndOfInput())
-        if self._reading is not None:
+        if self._source_input is not None:
             self.task_effects.messages.append(SourceDrained(self._epoch, self.task_id))
 
     # Snapshots.
@@ -509,7 +511,7 @@ class Task:
         return FrozenTask(
             checkpoint_id=checkpoint_id,
             since=since,
-            positions=self._reading.freeze(checkpoint_id) if self._reading is not None else None,
+            positions=self._source_input.freeze(checkpoint_id) if self._source_input is not None else None,
             ended=ending.is_emitted,
             watermark=self._time.watermark,
             now_ms=self._time.now_ms,
@@ -531,11 +533,11 @@ class Task:
         """Remember from now on what changes, for `cut_group`."""
         if self._state is not None:
             self._state.record_changes()
-        if self._reading is not None:
-            self._reading.splits.record_changes(are_logged=are_splits_logged)
+        if self._source_input is not None:
+            self._source_input.splits.record_changes(are_logged=are_splits_logged)
 
     @property
-    def group_mark(self) -> tuple[object, ...]:
+    def group_version(self) -> tuple[object, ...]:
         """What differs as soon as a group has something of this task."""
         gate, ending = self.input_gate, self._ending
         end = self.chain.final_progress, ending.is_emitted, ending.is_forwarded
@@ -550,12 +552,12 @@ class Task:
     @property
     def listening(self) -> dict[str, JSON]:
         """The positions of the splits whose readers are to be told what is durable."""
-        return self._reading.splits.listening if self._reading is not None else {}
+        return self._source_input.splits.listening if self._source_input is not None else {}
 
     def acknowledge_split(self, split_id: str, position: JSON) -> None:
         """What is before `position` is durable."""
-        if self._reading is not None:
-            self._reading.splits.acknowledge_position(split_id, position)
+        if self._source_input is not None:
+            self._source_input.splits.acknowledge_position(split_id, position)
 
     def cut_group(self, number: CheckpointId) -> TaskSection:
         """End the group with this commit number here: between two batches, with empty output buffers.
@@ -575,7 +577,7 @@ class Task:
             self.task_id,
             changes=state.changes() if state is not None else b"",
             fields=state.field_names.as_json() if state is not None else None,
-            splits=self._reading.splits.changes() if self._reading is not None else None,
+            splits=self._source_input.splits.changes() if self._source_input is not None else None,
             waiting=self.input_gate.waiting(without=ended_inputs),
             ended_inputs=tuple(sorted(ended_inputs)),
             is_said=ending.is_emitted,

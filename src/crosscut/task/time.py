@@ -26,7 +26,7 @@ class ProcessingTime:
         self._ahead_ms: int | None = None
         self.now_ms = floor_ms
 
-    def tell(self, clock_ms: int) -> int:
+    def forward_news(self, clock_ms: int) -> int:
         """Return what time it is, now that the machine's clock says `clock_ms`."""
         if self._ahead_ms is None:
             self._ahead_ms = max(0, self._floor_ms - clock_ms)
@@ -44,14 +44,14 @@ class TaskTime:
         has_event_time: Records that leave have timestamps.
 
     Attributes:
-        hears_clock: Operators go by the clock.
+        uses_clock: Operators go by the clock.
     """
 
     def __init__(
         self, chain: Chain, channels: Iterable[ChannelId], restored: Snapshot | None, *, has_event_time: bool
     ) -> None:
         watermark = restored.watermark if restored is not None else None
-        self.hears_clock = chain.hears_time
+        self.uses_clock = chain.uses_clock
         self._chain = chain
         self._watermarks = CombinedWatermark(dict.fromkeys(channels, watermark), watermark)
         self._clock = ProcessingTime(restored.now_ms if restored is not None else 0)
@@ -65,7 +65,7 @@ class TaskTime:
     @property
     def now_ms(self) -> int:
         """What the clock has last said; 0 if no operator goes by it."""
-        return self._clock.now_ms if self.hears_clock else 0
+        return self._clock.now_ms if self.uses_clock else 0
 
     @property
     def alarm_in_ms(self) -> int | None:
@@ -73,17 +73,17 @@ class TaskTime:
         alarm_ms = self._chain.next_alarm_ms
         return None if alarm_ms is None else max(0, alarm_ms - self._clock.now_ms)
 
-    def tell_clock(self, clock_ms: int) -> None:
+    def set_clock(self, clock_ms: int) -> None:
         """The machine's clock says `clock_ms`."""
-        self._chain.tell_time(self._clock.tell(clock_ms))
+        self._chain.set_clock(self._clock.forward_news(clock_ms))
 
-    def heard(self, channel: ChannelId, news: Batch) -> None:
+    def note_news(self, channel: ChannelId, news: Batch) -> None:
         """An input has said something of event time."""
-        self._chain.tell(self._watermarks.heard(channel, news.watermark, idle=news.idle))
+        self._chain.forward_news(self._watermarks.update(channel, news.watermark, idle=news.idle))
 
     def ended(self, channel: ChannelId) -> None:
         """An input has come to its end."""
-        self._chain.tell(self._watermarks.ended(channel))
+        self._chain.forward_news(self._watermarks.ended(channel))
 
     def leaving(self) -> tuple[int | None, str]:
         """Return the watermark that leaves the task, and who holds it up."""

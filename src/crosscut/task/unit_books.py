@@ -47,15 +47,15 @@ class UnitBooks:
             task.record_changes(are_splits_logged=are_splits_logged)
         # Splits that were given and are in no log are content.
         self._has_splits = not are_splits_logged and any(task.is_source for task in tasks)
-        self._marks = [task.group_mark for task in tasks]
+        self._versions = [task.group_version for task in tasks]
 
     @property
     def has_content(self) -> bool:
         """Whether a task has processed or sent something since the last group was cut."""
         if self._has_sent or self._has_splits:
             return True
-        for task, mark in zip(self._tasks, self._marks, strict=True):  # noqa: SIM110 - it is asked in each round
-            if task.group_mark != mark:
+        for task, version in zip(self._tasks, self._versions, strict=True):
+            if task.group_version != version:
                 return True
         return False
 
@@ -101,7 +101,7 @@ class UnitBooks:
         self._cut = number, sections, GroupEnded(content, tuple(taken.items()))
         self._has_sent = self._has_splits = False
         self._sent_bytes = 0
-        self._marks = [task.group_mark for task in self._tasks]
+        self._versions = [task.group_version for task in self._tasks]
 
     def ended(self) -> GroupEnded | None:
         """Return the group that was cut, once its transactions are durable; None: not all of them are.

@@ -218,7 +218,7 @@ class KafkaBroker:
     def check_running(self) -> None:
         """Raise ConnectorError if the broker has ended by itself, with the end of its log."""
         if self._process.has_ended:
-            raise ConnectorError(f"the Kafka broker has ended; its log ends: {self._process.last_words}")
+            raise ConnectorError(f"the Kafka broker has ended; its log ends: {self._process.last_output}")
 
     def stop(self) -> None:
         """Stop it in order; its data stays."""

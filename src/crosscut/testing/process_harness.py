@@ -188,7 +188,7 @@ class ProcessHarness(Generic[RecordT, ResultT]):
             raise FlowError(f"watermark {watermark}: it is {self._watermark} already, and never moves back")
         self._is_timed = True
         self._watermark = watermark
-        return self._run(lambda: self._chain.tell(Batch([], watermark=watermark)))
+        return self._run(lambda: self._chain.forward_news(Batch([], watermark=watermark)))
 
     def advance_clock(self, duration: Duration) -> list[Any]:
         """Move processing time on; return what the timers emit that are due then.
@@ -210,7 +210,7 @@ class ProcessHarness(Generic[RecordT, ResultT]):
                 f"seconds"
             )
         self._now_ms += whole_ms
-        self._chain.tell_time(self._now_ms)
+        self._chain.set_clock(self._now_ms)
         return self._run(lambda: self._chain.ring(is_fed=False))
 
     def end(self) -> list[Any]:
@@ -295,7 +295,7 @@ class ProcessHarness(Generic[RecordT, ResultT]):
         for _ in operator.loading():
             pass
         self._chain = Chain([operator], self._emit, self._emit_aside, has_event_time=True)
-        self._chain.tell_time(self._now_ms)
+        self._chain.set_clock(self._now_ms)
         if restored is not None:
             self._chain.restore(self._watermark, None, (), is_new=False)
             self._run(self._finish_step)

@@ -58,7 +58,7 @@ class ServerProcess:
                 return
             time.sleep(_PAUSE_S)
         self.end(signal.SIGKILL)
-        raise ConnectorError(f"the {self._name} does not answer; its log ends: {self.last_words}")
+        raise ConnectorError(f"the {self._name} does not answer; its log ends: {self.last_output}")
 
     @property
     def pid(self) -> int:
@@ -77,7 +77,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is not None
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of its log."""
         return self._log.read_text(errors="replace")[-_LOG_SHOWN:]
 

@@ -113,7 +113,7 @@ def check_a_driver_that_was_overtaken_is_refused(target: SinkTarget) -> None:
     require_visible(target, target.records(0, 20))
 
 
-def check_what_is_committed_is_told(target: SinkTarget) -> None:
+def check_what_is_committed_is_listed(target: SinkTarget) -> None:
     """N1, N3: a driver that is about to start hears what there is, before anything is claimed.
 
     A sink whose `committed` never returns anything can't tell, and is let be.
@@ -124,20 +124,20 @@ def check_what_is_committed_is_told(target: SinkTarget) -> None:
     )
     writer = open_writer(target.sink, 1, driver="a")
     handles = [stage(writer, target.records(0, 10), 1), stage(writer, target.records(10, 20), 2)]
-    _require_told(target, 0, "before a commit")
+    _require_listed(target, 0, "before a commit")
     writer.commit(permit(1), handles[:1])
     if not target.sink.committed():
         writer.close()
         return
-    _require_told(target, 1, "after the first commit")
+    _require_listed(target, 1, "after the first commit")
     writer.commit(permit(2), handles)
     writer.close()
-    _require_told(target, 2, "after the second commit")
+    _require_listed(target, 2, "after the second commit")
     if target.take is not None:
         target.take()
-        _require_told(target, 2, "when readers have taken it away")
+        _require_listed(target, 2, "when readers have taken it away")
     open_writer(target.sink, 2, driver="b", restore=2, handles=handles).close()
-    _require_told(target, 2, "after a restart")
+    _require_listed(target, 2, "after a restart")
     newest = max(target.sink.committed(), key=lambda one: one.epoch)
     require(
         newest.epoch <= 2 and newest.driver in ("", "a", "b"),
@@ -178,7 +178,7 @@ def check_a_system_that_was_set_back_is_refused(target: SinkTarget) -> None:
     require_visible(target, target.records(0, 10), "after restarts that were refused")
 
 
-def _require_told(target: SinkTarget, expected: int, when: str) -> None:
+def _require_listed(target: SinkTarget, expected: int, when: str) -> None:
     found = target.sink.committed()
     ours = [one for one in found if (one.lineage, one.sink_uid, one.task) == (LINEAGE, SINK_UID, TASK)]
     newest = max((one.checkpoint_id for one in ours), default=0)

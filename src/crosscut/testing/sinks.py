@@ -29,7 +29,7 @@ from crosscut.testing.sink_histories import (
     check_newer_output_is_refused,
     check_output_may_be_taken_away,
     check_two_drivers_of_one_epoch_exclude_each_other,
-    check_what_is_committed_is_told,
+    check_what_is_committed_is_listed,
 )
 from crosscut.testing.sink_refusals import (
     check_a_refused_record_never_gets_past_prepare,
@@ -296,7 +296,7 @@ SINK_CHECKS: tuple[Callable[[SinkTarget], None], ...] = (
     check_two_drivers_of_one_epoch_exclude_each_other,
     check_a_driver_that_was_overtaken_is_refused,
     check_a_system_that_was_set_back_is_refused,
-    check_what_is_committed_is_told,
+    check_what_is_committed_is_listed,
     check_a_refused_record_never_gets_past_prepare,
     check_the_others_are_written_if_refused_records_are_set_aside,
     check_prepared_records_can_be_shown,

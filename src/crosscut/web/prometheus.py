@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from crosscut.monitoring.latency import merged
 from crosscut.monitoring.metrics import JobMetrics, TaskMetrics, VertexMetrics
-from crosscut.protocol.telemetry import Reading
+from crosscut.protocol.telemetry import MetricSample
 
 Value = Callable[[Any], float | int | None]
 
@@ -195,7 +195,7 @@ def _of_checkpoints(metrics: JobMetrics) -> Iterator[Metric]:
 
 def _of_user_code(metrics: JobMetrics) -> Iterator[Metric]:
     """Yield the metrics of `ctx.metrics`, by operator: all tasks together."""
-    found: dict[tuple[str, str], dict[str, list[Reading]]] = {}
+    found: dict[tuple[str, str], dict[str, list[MetricSample]]] = {}
     for task in metrics.tasks:
         for one in task.readings:
             # Operators may give the same name to metrics of another kind.
@@ -240,7 +240,7 @@ def _series(name: str, kind: str) -> set[str]:
 def _latencies(metrics: JobMetrics) -> Metric:
     text = "From reading records at a source until they are processed here, by marks that follow them"
     family = HistogramMetricFamily("crosscut_latency_seconds", text, labels=("job", "vertex", "source"))
-    by_vertex: dict[str, list[Reading]] = {}
+    by_vertex: dict[str, list[MetricSample]] = {}
     for task in metrics.tasks:
         by_vertex.setdefault(task.task.vertex, []).extend(task.latencies)
     for vertex, readings in by_vertex.items():
@@ -249,7 +249,7 @@ def _latencies(metrics: JobMetrics) -> Metric:
     return family
 
 
-def _histogram(name: str, metrics: JobMetrics, by_operator: dict[str, list[Reading]]) -> Metric:
+def _histogram(name: str, metrics: JobMetrics, by_operator: dict[str, list[MetricSample]]) -> Metric:
     family = HistogramMetricFamily(f"crosscut_{name}", "Of the flow's own code", labels=("job", "operator"))
     for uid, readings in sorted(by_operator.items()):
         bounds = readings[0].bounds
@@ -258,7 +258,7 @@ def _histogram(name: str, metrics: JobMetrics, by_operator: dict[str, list[Readi
     return family
 
 
-def _buckets(alike: list[Reading]) -> list[tuple[str, float]]:
+def _buckets(alike: list[MetricSample]) -> list[tuple[str, float]]:
     """Return how many observations of histograms with the same buckets stay within each bound."""
     running, buckets = 0, []
     for index, bound in enumerate((*alike[0].bounds, float("inf"))):

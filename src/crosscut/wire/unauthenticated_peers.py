@@ -129,7 +129,7 @@ class Refusals:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._said: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
         self._next_line_s: float | None = None
         self.counts: Counter[str] = Counter()
 
@@ -143,8 +143,8 @@ class Refusals:
         if self._next_line_s is not None and now_s < self._next_line_s:
             return None
         self._next_line_s = now_s + LINE_EVERY_S
-        new = self.counts - self._said
-        self._said = self.counts.copy()
+        new = self.counts - self._reported
+        self._reported = self.counts.copy()
         by_reason = ", ".join(f"{text}: {new[text]}" for text in sorted(new))
         return (
             f"{self._name} has refused {new.total()} connections that did not prove the job's secret "

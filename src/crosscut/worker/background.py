@@ -272,7 +272,7 @@ class BackgroundWork:
     """The background work of one task.
 
     Args:
-        tell: Tells the task something, and empties its outlets.
+        post: Tells the task something, and empties its outlets.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class BackgroundWork:
         task: Task,
         state: KeyedState | None,
         writer: SinkWriter | None,
-        tell: Callable[[Callable[[Task], None]], None],
+        post: Callable[[Callable[[Task], None]], None],
     ) -> None:
         self._host = host
         self._task_id = task.task_id
@@ -289,7 +289,7 @@ class BackgroundWork:
         self._sink_uid = task.sink_uid
         self._state = state
         self._writer = writer
-        self._tell = tell
+        self._post = post
         self._slice = _Slice(host.now_ns)
         self._writer_lock = asyncio.Lock()
         self._jobs: deque[PrepareTransaction | StoreFrozen | CompleteState] = deque()
@@ -352,13 +352,13 @@ class BackgroundWork:
         outcome = await outcome_of(call, self._host.threads)
         error = outcome.error
         if error is None:
-            self._tell(lambda task: task.calls.returned(call.call_id, outcome.result))
+            self._post(lambda task: task.calls.returned(call.call_id, outcome.result))
         else:
-            self._tell(lambda task: task.calls.raised(call.call_id, error))
+            self._post(lambda task: task.calls.raised(call.call_id, error))
 
     async def _wait_for_alignment(self, checkpoint_id: CheckpointId) -> None:
         await asyncio.sleep(self._host.alignment_timeout_ms / 1_000)
-        self._tell(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
+        self._post(lambda task: task.snapshots.alignment_timed_out(checkpoint_id))
 
     async def _prepare(self, job: PrepareTransaction) -> None:
         if self._writer is None:
@@ -370,7 +370,7 @@ class BackgroundWork:
         except Exception as error:  # noqa: BLE001 - a sink may raise anything
             raise_named("sink", self._sink_uid, error)
         self._begun(job.checkpoint_id).prepare_ns = self._host.now_ns() - started_ns
-        self._tell(lambda task: task.transactions.prepared(job.checkpoint_id, handle))
+        self._post(lambda task: task.transactions.prepared(job.checkpoint_id, handle))
 
     async def _store(self, frozen: FrozenTask) -> None:
         n = frozen.checkpoint_id
@@ -381,7 +381,7 @@ class BackgroundWork:
         held: dict[CheckpointId, Part] = {}
         # Of this snapshot alone: a class whose records have all gone on may change as it likes.
         records = FieldNames()
-        is_told = is_log_taken = is_permanent = False
+        is_reported = is_log_taken = is_permanent = False
         try:
             try:
                 if isinstance(self._state, RocksState):
@@ -399,9 +399,9 @@ class BackgroundWork:
             except (StoreError, StateError) as error:
                 reason = str(error)
                 is_permanent = isinstance(error, StateError)
-            is_told = not reason and n not in self._cancelled
+            is_reported = not reason and n not in self._cancelled
         finally:
-            if not is_told:
+            if not is_reported:
                 # No acknowledgement will name them, so nothing else would delete them in this epoch.
                 self._delete(
                     part, log, *held.values(), *(one for one in whole or () if one.checkpoint_id == n)
@@ -415,11 +415,11 @@ class BackgroundWork:
         times = self._begun(n).times(self._host.now_ns())
         self._began = {one: begun for one, begun in self._began.items() if one > n}
         if reason:
-            self._tell(lambda task: task.snapshots.failed(n, reason, is_permanent=is_permanent))
+            self._post(lambda task: task.snapshots.failed(n, reason, is_permanent=is_permanent))
         else:
             self._host.failpoints("snapshot.stored")
             fields = records.as_json()
-            self._tell(lambda task: task.snapshots.stored(n, part, pause_us, log, held, whole, times, fields))
+            self._post(lambda task: task.snapshots.stored(n, part, pause_us, log, held, whole, times, fields))
 
     def _delete(self, *parts: Part | None) -> None:
         """Delete parts of no use, best effort: the next epoch sweeps the rest."""
@@ -501,7 +501,7 @@ class BackgroundWork:
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; the committer decides
             reason = f"{type(error).__name__}: {error}"
             cause = failure_cause(name_connector("sink", self._sink_uid, error))
-            self._tell(
+            self._post(
                 lambda task: task.transactions.commit_failed(
                     reason, is_permanent=is_hopeless(cause), is_transient=cause.is_transient
                 )
@@ -509,4 +509,4 @@ class BackgroundWork:
         else:
             self._host.failpoints("commit.after")
             self._held.forget(commit.permit.checkpoint_id)
-            self._tell(lambda task: task.transactions.commit_succeeded())
+            self._post(lambda task: task.transactions.commit_succeeded())

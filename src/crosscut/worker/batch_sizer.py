@@ -148,7 +148,7 @@ class AdaptiveBatchSizer(BatchSizer):
         self._fixed_ns = self._row_ns = 0.0
         self._surprises = self._trial_slices_left = 0
         # Whether slices of different sizes have shown which cost it is.
-        self._is_told_apart = False
+        self._are_costs_known = False
 
     def took(self, rows: int, elapsed_ns: int) -> None:
         if elapsed_ns <= SLICE_NS and (self.rows == self._rows_max or rows < self.rows):
@@ -222,8 +222,8 @@ class AdaptiveBatchSizer(BatchSizer):
             slope = (covariance - _DOUBT * sqrt(variance)) / spread
             self._row_ns = min(max(0.0, slope), mean_ns / mean_rows)
             self._fixed_ns = mean_ns - self._row_ns * mean_rows
-            self._is_told_apart = True
-        elif self._is_told_apart:
+            self._are_costs_known = True
+        elif self._are_costs_known:
             # One size says nothing about which it is: both are taken to have changed alike.
             change = mean_ns / self._expected_ns(mean_rows)
             self._row_ns, self._fixed_ns = change * self._row_ns, change * self._fixed_ns
@@ -250,7 +250,7 @@ class AdaptiveBatchSizer(BatchSizer):
 
     def _perhaps_another(self, rows: int, wanted: float) -> float:
         """Return a size that tells the two costs apart, if no other one has lately; else `wanted`."""
-        if not self._is_told_apart and rows > 1 and wanted <= rows / 2:
+        if not self._are_costs_known and rows > 1 and wanted <= rows / 2:
             return wanted
         others = [one.last for one in self._sizes.values() if one.last < self._slices]
         if others and self._slices - max(others) < _SLICES_BETWEEN_TRIALS:

@@ -386,7 +386,7 @@ async def _recovered(
         deploy.lineage, deploy.epoch, deploy.restore, known.checkpoint_id if known else CheckpointId(0)
     )
     try:
-        with _told_if_slow(vertex.chain[-1].uid, snapshot):
+        with _warn_if_slow(vertex.chain[-1].uid, snapshot):
             await pool.in_thread(writer.recover, permit, [one.handle for one in snapshot.pending])
         held.forget(deploy.restore)
     except Exception as error:  # noqa: BLE001 - a sink may raise anything; raised again
@@ -396,7 +396,7 @@ async def _recovered(
 
 
 @contextmanager
-def _told_if_slow(uid: str, snapshot: Snapshot) -> Iterator[None]:
+def _warn_if_slow(uid: str, snapshot: Snapshot) -> Iterator[None]:
     """Warn if the block, in which sink `uid` recovers, takes long.
 
     If the sink never answers, the restore times out in the end; this tells which sink it was.

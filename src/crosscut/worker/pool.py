@@ -223,10 +223,10 @@ class TaskPool:
             # A restored task may have items to send again.
             runner.reach(runner.drain)
         if any(task.reached is not None for task in tasks):
-            self._say_reached()
+            self._send_reached()
         self.schedule()
 
-    def _say_reached(self) -> None:
+    def _send_reached(self) -> None:
         """Say how far sources have come that others may wait for, as far as that is news."""
         news = []
         for task in self.tasks:
@@ -240,7 +240,7 @@ class TaskPool:
             self.report(SourcesReached(self.epoch, self._reached_count, tuple(news)))
         # Soon at the beginning: until tasks have heard of each other, none waits for another.
         self._reach_every_s = min(REACHED_EVERY_S, 2 * self._reach_every_s)
-        self._reaching = self._loop.call_later(self._reach_every_s, self._say_reached)
+        self._reaching = self._loop.call_later(self._reach_every_s, self._send_reached)
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`, which may block, in a thread."""
@@ -393,13 +393,13 @@ class TaskPool:
 
     def close_loops(self, heads: Collection[VertexId]) -> None:
         """The loops that have these heads are exhausted."""
-        self._tell(lambda task: task.close_loops(heads))
+        self._post_all(lambda task: task.close_loops(heads))
 
     def pause_sources(self, *, is_paused: bool) -> None:
         """Sources are to read nothing, or to read again."""
         for runner in self._runners:
             if runner.task.is_source:
-                runner.tell(lambda task: task.pause(is_paused=is_paused))
+                runner.post(lambda task: task.pause(is_paused=is_paused))
         self.schedule()
 
     def align(self, news: AlignSources) -> None:
@@ -413,7 +413,7 @@ class TaskPool:
         """A source of this worker is given splits that have been found."""
         for runner in self._runners:
             if runner.task.task_id == task:
-                runner.tell(lambda one: one.assign(splits, since, is_last=is_last))
+                runner.post(lambda one: one.assign(splits, since, is_last=is_last))
                 runner.due_ns = 0
         self.schedule()
 
@@ -423,27 +423,27 @@ class TaskPool:
             if runner.task.task_id == task:
                 # It has to know how late it is.
                 runner.set_alarm(self.now_ns())
-                runner.tell(lambda one: one.batch_ends(empty))
+                runner.post(lambda one: one.batch_ends(empty))
         self.schedule()
 
     def trigger(self, checkpoint_id: CheckpointId) -> None:
         """Start a checkpoint at the sources of this worker."""
         for runner in self._runners:
             if runner.task.is_source:
-                runner.tell(lambda task: task.snapshots.trigger(checkpoint_id))
+                runner.post(lambda task: task.snapshots.trigger(checkpoint_id))
         self.schedule()
 
     def abort(self, checkpoint_id: CheckpointId) -> None:
         """Give a checkpoint up."""
-        self._tell(lambda task: task.snapshots.abort(checkpoint_id))
+        self._post_all(lambda task: task.snapshots.abort(checkpoint_id))
 
     def capture(self, checkpoint_id: CheckpointId) -> None:
         """Every task of the job stands still."""
-        self._tell(lambda task: task.snapshots.capture(checkpoint_id))
+        self._post_all(lambda task: task.snapshots.capture(checkpoint_id))
 
     def resume(self, checkpoint_id: CheckpointId) -> None:
         """Go on after a checkpoint that every task stood still for."""
-        self._tell(lambda task: task.snapshots.resume(checkpoint_id))
+        self._post_all(lambda task: task.snapshots.resume(checkpoint_id))
 
     def completed(self, checkpoint_id: CheckpointId, together: Iterable[GlobalCommit] = ()) -> None:
         """A checkpoint is complete."""
@@ -453,11 +453,13 @@ class TaskPool:
                 for task in self.tasks:
                     task.probe(None)
         instead = {one.vertex: one.pending for one in together}
-        self._tell(lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex)))
+        self._post_all(
+            lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex))
+        )
 
-    def _tell(self, word: Callable[[Task], None]) -> None:
+    def _post_all(self, call: Callable[[Task], None]) -> None:
         for runner in self._runners:
-            runner.tell(word)
+            runner.post(call)
         self.schedule()
 
     # Groups of a unit.

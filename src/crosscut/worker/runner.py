@@ -91,7 +91,7 @@ class TaskRunner:
             sum(end.is_bounded for end in task.input_gate.ends.values()),
             is_bounded=any(end.is_bounded for end in task.input_gate.ends.values()),
         )
-        self.background = BackgroundWork(pool, task, state, writer, self.tell)
+        self.background = BackgroundWork(pool, task, state, writer, self.post)
         self._pool = pool
         self._speaking = Speaking(pool.epoch, task.task_id, task.snapshots)
         self._batch_sizer = pool.sizer_of(task.task_id)
@@ -108,7 +108,7 @@ class TaskRunner:
         self._spent_ns = 0
         self._blocked_ns = 0
         self._blocked_since_ns: int | None = None
-        self._readings_said = MetricReporter()
+        self._metric_reporter = MetricReporter()
         self._dead_letters_ns = -LOOK_EVERY_NS
         self._latencies = Latencies()
         self._memory = StateMemory(state if pool.weighs_state else None)
@@ -140,8 +140,8 @@ class TaskRunner:
 
     def statistics(self, now_ns: int, running_ns: int) -> TaskStatistics:
         """Return the task's counters, and what it did with its time since the epoch began to run."""
-        task, said = self.task, self._readings_said
-        is_due = said.is_due(now_ns, is_over=task.is_over)
+        task, reporter = self.task, self._metric_reporter
+        is_due = reporter.is_due(now_ns, is_over=task.is_over)
         since_ns = self._blocked_since_ns
         blocked_ns = self._blocked_ns + (now_ns - since_ns if since_ns is not None else 0)
         return replace(
@@ -149,7 +149,7 @@ class TaskRunner:
             running_us=running_ns // 1_000,
             busy_us=self._spent_ns // 1_000,
             blocked_us=blocked_ns // 1_000,
-            readings=said.news(now_ns, task.chain.readings) if is_due else None,
+            readings=reporter.news(now_ns, task.chain.metric_samples) if is_due else None,
             letters=self._dead_letters(now_ns),
             latencies=self._latencies.news(now_ns, is_over=task.is_over),
             state_memory_bytes=self._memory.size_bytes(now_ns),
@@ -164,8 +164,8 @@ class TaskRunner:
     def set_alarm(self, now_ns: int) -> None:
         """Tell the task the time, and note when something is due by it."""
         task = self.task
-        if task.hears_time:
-            task.tell_time(self._pool.clock_ms(now_ns))
+        if task.uses_clock:
+            task.set_clock(self._pool.clock_ms(now_ns))
             alarm_ms = task.alarm_in_ms
             self.alarm_ns = 0 if alarm_ms is None else now_ns + int(min(alarm_ms, WAIT_MS_MAX) * 1e6)
 
@@ -206,8 +206,8 @@ class TaskRunner:
         if rows_max < ROWS_MAX:
             task.rows_max = self._bounded_by(rows_max)
         wanted = task.rows_max
-        if task.hears_time:
-            task.tell_time(pool.clock_ms(now_ns))
+        if task.uses_clock:
+            task.set_clock(pool.clock_ms(now_ns))
         is_marker_due = self._marker_due_ns <= now_ns
         if is_marker_due:
             task.markers.ask(pool.clock_us(now_ns))
@@ -238,7 +238,7 @@ class TaskRunner:
                 self._latencies.note(marker, pool.clock_us(ended_ns))
         if task.is_source:
             self.due_ns = self._next_read_ns(now_ns, ended_ns, is_filled=rows >= wanted)
-        if task.hears_time:
+        if task.uses_clock:
             self.set_alarm(ended_ns)
         self.is_behind = False
         if channel is not None:
@@ -284,14 +284,14 @@ class TaskRunner:
         self._rests -= 1
         return began_ns + REST_NS
 
-    def tell(self, word: Callable[[Task], None]) -> None:
+    def post(self, call: Callable[[Task], None]) -> None:
         """Tell the task something, and empty its outlets."""
-        self.reach(self._tell, word)
+        self.reach(self._apply, call)
 
-    def _tell(self, word: Callable[[Task], None]) -> None:
+    def _apply(self, call: Callable[[Task], None]) -> None:
         started_ns = self._now_ns()
-        word(self.task)
-        self._note_told(started_ns)
+        call(self.task)
+        self._note_applied(started_ns)
 
     def offer(self, channel: ChannelId, item: Item) -> None:
         """Give the task what has come in, and empty its task effects; to be called by way of `reach`."""
@@ -302,9 +302,9 @@ class TaskRunner:
             return
         started_ns = self._now_ns()
         self.task.offer(channel, item)
-        self._note_told(started_ns)
+        self._note_applied(started_ns)
 
-    def _note_told(self, started_ns: int) -> None:
+    def _note_applied(self, started_ns: int) -> None:
         self.set_alarm(started_ns)
         self.drain((self._now_ns() - started_ns) // 1_000)
         # It may have unblocked an input, and then nothing else would wake the worker.

@@ -159,7 +159,7 @@ class Worker:
         self._pool: TaskPool | None = None
         self._spaces = ports.new_spaces()
         self._deploying: asyncio.Task[None] | None = None
-        self.obedience = WorkerLifecycle()
+        self.lifecycle = WorkerLifecycle()
         """Decides which words count here."""
         # The worker may come to its end while tasks are being ended.
         self._turns = asyncio.Lock()
@@ -168,7 +168,7 @@ class Worker:
         self._link: WorkerLink | None = None
         self._peers: dict[WorkerIndex, Peer] = {}
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._heard_ns = self._now_ns()
+        self._received_ns = self._now_ns()
         self._chores: set[asyncio.Task[None]] = set()
         self._lines = ports.lines
         self._heartbeats = HeartbeatSchedule(plan.heartbeat_timeout_ms / 1_000, self._graph.parallelism)
@@ -191,7 +191,7 @@ class Worker:
         """
         plan = self._plan
         self._link = WorkerLink(
-            plan.credentials, self._index, self._attempt, self._register, self._told, self._link_lost
+            plan.credentials, self._index, self._attempt, self._register, self._receive, self._link_lost
         )
         link = self._link
         try:
@@ -228,7 +228,7 @@ class Worker:
         # The address that reaches the coordinator is the one that peers can reach.
         host = self._plan.bind_host or self._link.local_address
         port = await self._listener.listen(host, self._mesh.accept)
-        self._link.say(RegisterWorker(self._index, self._attempt, host, self._process.pid, port))
+        self._link.send_message(RegisterWorker(self._index, self._attempt, host, self._process.pid, port))
 
     def _start_chore(self, work: Coroutine[None, None, None]) -> None:
         chore = asyncio.get_running_loop().create_task(work)
@@ -249,12 +249,12 @@ class Worker:
 
     # The coordinator's words.
 
-    def _told(self, message: CoordinatorMessage) -> None:
-        self._heard_ns = self._now_ns()
+    def _receive(self, message: CoordinatorMessage) -> None:
+        self._received_ns = self._now_ns()
         self._obey(message)
 
     def _obey(self, event: WorkerEvent) -> None:
-        for effect in self.obedience.handle(event):
+        for effect in self.lifecycle.handle(event):
             match effect:
                 case LearnPeers(peers):
                     self._peers |= {peer.worker: peer for peer in peers}
@@ -265,7 +265,7 @@ class Worker:
                 case ForwardToTasks(order):
                     # Unless the worker itself is coming to its end.
                     if self._pool is not None:
-                        self._tell(self._pool, order)
+                        self._deliver(self._pool, order)
                 case EndWorker(reason, failed):
                     self._end(
                         WorkersError(f"worker {self._index} was told to exit: {reason}") if failed else None
@@ -273,7 +273,7 @@ class Worker:
                 case _:
                     assert_never(effect)
 
-    def _tell(self, pool: TaskPool, order: TaskOrder) -> None:
+    def _deliver(self, pool: TaskPool, order: TaskOrder) -> None:
         match order:
             case StartTasks():
                 pool.start()
@@ -307,9 +307,9 @@ class Worker:
     def _beat(self) -> None:
         self._unless_it_raises(self._beat_once)
 
-    def _unless_it_raises(self, said: Callable[[], None]) -> None:
+    def _unless_it_raises(self, action: Callable[[], None]) -> None:
         try:
-            said()
+            action()
         except Exception as error:  # noqa: BLE001 - else it would be silent from now on, and nobody knew why
             self._end(error)
             if self._pool is not None:
@@ -317,7 +317,7 @@ class Worker:
 
     def _beat_once(self) -> None:
         timeout_s = self._plan.heartbeat_timeout_ms / 1_000
-        silent_s = (self._now_ns() - self._heard_ns) / 1e9
+        silent_s = (self._now_ns() - self._received_ns) / 1e9
         if silent_s > timeout_s:
             self._link_lost(f"nothing heard for {silent_s:.1f} s")
             return
@@ -336,10 +336,12 @@ class Worker:
         if self._link is None or not self._link.is_open:
             return
         tasks = pool.statistics() if pool else ()
-        dropped = dict(self.obedience.dropped)
+        dropped = dict(self.lifecycle.dropped)
         refused = dict(self._listener.refusals)
         logged = self._lines.take() if self._lines is not None else ()
-        self._link.say(WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused, logged))
+        self._link.send_message(
+            WorkerHeartbeat(pool.epoch if pool else Epoch(0), tasks, dropped, refused, logged)
+        )
 
     # Epochs.
 
@@ -373,7 +375,7 @@ class Worker:
             alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
             sink_timeout_ms=self._plan.terms.sink_timeout_ms,
             failpoints=self._failpoints,
-            report=link.say,
+            report=link.send_message,
             give_credit=self._mesh.give_credit,
             clock=self._ports.clock,
             start_thread=self._ports.start_thread,
@@ -430,12 +432,12 @@ class Worker:
             pool.connect(self._mesh.outgoing)
             self._failpoints("restore.ready")
             if self._link is not None:
-                self._link.say(WorkerReady(deploy.epoch))
+                self._link.send_message(WorkerReady(deploy.epoch))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - connectors may raise anything
             if self._link is not None:
-                self._link.say(TaskFailed(deploy.epoch, to_blame, failure_cause(error)))
+                self._link.send_message(TaskFailed(deploy.epoch, to_blame, failure_cause(error)))
 
     # Channels.
 
@@ -466,6 +468,6 @@ class Worker:
 
         def report() -> None:
             if self._pool is pool and self._link is not None:
-                self._link.say(TaskFailed(pool.epoch, task, cause))
+                self._link.send_message(TaskFailed(pool.epoch, task, cause))
 
         asyncio.get_running_loop().call_later(CONNECTION_LOST_GRACE_S, report)

@@ -51,7 +51,7 @@ class TaskTime(NamedTuple):
     def heard(self, channel: int, watermark: int) -> TaskTime:
         """Take in the watermark of an input."""
         combined = self._combined()
-        combined.heard(channel, watermark)
+        combined.update(channel, watermark)
         return self._replace(watermark=combined.watermark, sides=tuple(combined.sides.items()))
 
     def ended(self, channel: int) -> TaskTime:

@@ -13,7 +13,7 @@ from crosscut.errors import ConnectorError
 _REFUSALS = (ValueError, ArithmeticError, LookupError, TypeError, NotImplementedError)
 
 
-class RowReading:
+class RowConverter:
     """Makes rows of the record batches of one file.
 
     Nanoseconds become microseconds where nothing is lost: Python's own types hold no more, and records must

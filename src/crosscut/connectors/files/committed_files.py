@@ -58,13 +58,13 @@ def committed_files(directory: str, sink_uid: str) -> list[CommittedFile]:
     try:
         with merges_done(directory):
             for entry in visible_files(directory):
-                said = committed_file(entry.name)
-                if said is None or said.sink_uid != sink_uid:
+                parsed = committed_file(entry.name)
+                if parsed is None or parsed.sink_uid != sink_uid:
                     continue
                 # Readers may take files away; a merge can't meanwhile, or its files would be missed here.
                 with suppress(FileNotFoundError):
                     size_bytes = entry.stat().st_size
-                    found.append(CommittedFile(entry.path, size_bytes, said.first, said.checkpoint_id))
+                    found.append(CommittedFile(entry.path, size_bytes, parsed.first, parsed.checkpoint_id))
     except OSError as error:
         raise failed("look into", directory, error) from error
     return sorted(found, key=lambda one: one.path)

@@ -94,12 +94,12 @@ def _visible(directory: Path, suffix: str) -> Iterator[CommittedOutput]:
 
 
 def _named(directory: Path | Location, name: str, suffix: str) -> CommittedOutput | None:
-    said = committed_name(name, suffix)
-    if said is None:
+    parsed = committed_name(name, suffix)
+    if parsed is None:
         return None
-    task = TaskId(VertexId("unknown"), said.index)
+    task = TaskId(VertexId("unknown"), parsed.index)
     return CommittedOutput(
-        str(directory), Lineage(""), said.sink_uid, task, said.epoch, "", said.checkpoint_id
+        str(directory), Lineage(""), parsed.sink_uid, task, parsed.epoch, "", parsed.checkpoint_id
     )
 
 

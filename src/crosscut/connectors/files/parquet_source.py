@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.files.arrow_reading import RowReading
+from crosscut.connectors.files.arrow_reading import RowConverter
 from crosscut.connectors.files.input_files import (
     FileSource,
     InputFile,
@@ -169,7 +169,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
         self._position = position
         self._end = end
         self._ahead = BatchesAhead(self._read(position))
-        self._rows: RowReading | None = None
+        self._rows: RowConverter | None = None
 
     @property
     def position(self) -> JSON:
@@ -223,7 +223,7 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
                 )
                 for batch in from_row(batches, skipped):
                     if self._rows is None:
-                        self._rows = RowReading(batch.schema, self._path)
+                        self._rows = RowConverter(batch.schema, self._path)
                     yield batch if self._source.as_frames else self._rows.plain(batch, row)
                     row += batch.num_rows
         except (arrow.ArrowException, OSError) as error:

@@ -297,7 +297,7 @@ class _HttpWriter(SinkWriter):
         if self._loop is None:
             self._loop = LoopThread("crosscut-http", sink.timeout_ms / 1_000)
         try:
-            status, said = self._loop.run(self._answer(body, headers))
+            status, response = self._loop.run(self._answer(body, headers))
         except (httpx.HTTPError, TimeoutError) as error:
             text = self._redacted(f"{type(error).__name__}: {error}")
             raise ConnectorError(f"{sink.describe()}: request {key} has no answer: {text}") from None
@@ -305,7 +305,7 @@ class _HttpWriter(SinkWriter):
             return ""
         reason = (
             f"{sink.describe()}: request {key} was answered {status}: "
-            f"{self._redacted(without_values(said, sink.headers))[:200]!r}"
+            f"{self._redacted(without_values(response, sink.headers))[:200]!r}"
         )
         if status in REFUSES_RECORDS:
             return reason

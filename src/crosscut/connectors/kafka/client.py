@@ -47,7 +47,7 @@ def library() -> Any:
     return required("confluent_kafka", "kafka")
 
 
-class Heard:
+class ClientErrors:
     """What brokers say to a client on their own account. Called in the thread that polls the client.
 
     Attributes:
@@ -81,7 +81,7 @@ def configuration(servers: str, options: Mapping[str, object], **ours: object) -
         # What the library would write to standard error; handed over where the client is polled.
         "logger": _log,
         # Called in the thread that uses the client; a lost broker is tried again by the library.
-        "error_cb": Heard(servers),
+        "error_cb": ClientErrors(servers),
     }
 
 
@@ -123,11 +123,11 @@ def checked_servers(servers: object) -> str:
     return ",".join(servers)
 
 
-def partitions_of(client: Any, servers: str, topic: str, heard: object = None) -> list[int]:
+def partitions_of(client: Any, servers: str, topic: str, errors: object = None) -> list[int]:
     """Return the partitions of `topic`.
 
     Args:
-        heard: The `error_cb` that the client was made with.
+        errors: The `error_cb` that the client was made with.
 
     Raises:
         ConnectorError: There is no such topic, or no broker that answers.
@@ -136,8 +136,8 @@ def partitions_of(client: Any, servers: str, topic: str, heard: object = None) -
         found = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
     except library().KafkaException as error:
         client.poll(0)
-        if isinstance(heard, Heard) and heard.refusal is not None:
-            reason = heard.refusal
+        if isinstance(errors, ClientErrors) and errors.refusal is not None:
+            reason = errors.refusal
             raise refused(
                 f"Kafka at {servers} refuses to tell of topic {topic!r}: {reason.str()}; check the options",
                 reason,

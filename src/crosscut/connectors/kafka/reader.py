@@ -45,7 +45,7 @@ _log = logging.getLogger("crosscut.kafka")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How a source wants its messages.
 
     Attributes:
@@ -127,7 +127,7 @@ class SharedConsumer:
 
     def end_of(self, place: tuple[str, int]) -> int | None:
         """Return the last known end of a partition, None if that is not recent; asks no broker."""
-        if not self.watch.is_heard:
+        if not self.watch.is_responsive:
             return None
         if self._next is None or not self._next.is_waiting:
             ck = library()
@@ -206,7 +206,7 @@ class SharedConsumer:
         if any(map(self._error_of, found)):
             found = self._without_events(found)
         if found:
-            self.watch.heard()
+            self.watch.note_response()
         # A loop over partitions and not over messages: these are hundreds of thousands a second.
         topic_of, partition_of = self._place_of
         at = 0
@@ -257,7 +257,7 @@ def _size_of(messages: Sequence[Any]) -> int:
 class PartitionReader(SplitReader):
     def __init__(
         self,
-        reading: Reading,
+        options: ReadOptions,
         shared: SharedConsumer,
         partition: tuple[str, int],
         offset: int,
@@ -266,7 +266,7 @@ class PartitionReader(SplitReader):
         self.partition = partition
         self.buffer: deque[Any] = deque()
         self.buffered_bytes = 0
-        self._reading = reading
+        self._options = options
         self._shared = shared
         self._next = offset
         self._stop = stop
@@ -274,9 +274,9 @@ class PartitionReader(SplitReader):
         # Where the partition ended when the client last came to its end: after markers of
         # transactions, which are no messages.
         self._end = -1
-        self._decode = decoder(reading.decode)
+        self._decode = decoder(options.decode)
         self._trial: DecodingTrial | None = None
-        self._acknowledges = reading.has_group
+        self._acknowledges = options.has_group
         # When it was last asked and had nothing; infinitely long ago while it has something.
         self.asked_s = -math.inf
         shared.add(self, offset)
@@ -311,7 +311,7 @@ class PartitionReader(SplitReader):
         error, codes = event.error(), library().KafkaError
         if error.code() == codes._PARTITION_EOF:
             # Other events are of the library itself, which also has some while brokers are silent.
-            self._shared.watch.heard()
+            self._shared.watch.note_response()
             self._end = max(self._end, event.offset())
             return
         topic, partition = self.partition
@@ -415,7 +415,7 @@ class PartitionReader(SplitReader):
             except (SchemaUnavailable, ExtraMissing, SettingsError):
                 raise
             except Exception as error:
-                match self._reading.malformed:
+                match self._options.malformed:
                     case "skip":
                         _log.warning("skipped a malformed message: %s", self._malformed(message, error))
                     case "fail":
@@ -435,7 +435,7 @@ class PartitionReader(SplitReader):
 
     def _malformed(self, message: Any, error: Exception) -> ConnectorError:
         topic, partition = self.partition
-        decode = self._reading.decode
+        decode = self._options.decode
         called = decode if isinstance(decode, str) else getattr(decode, "__name__", decode)
         reason = f"can't be decoded by decode={called!r}: {type(error).__name__}: {error}"
         if isinstance(error, ProcessDiedError):

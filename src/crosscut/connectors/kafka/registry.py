@@ -159,7 +159,7 @@ class SchemaRegistry:
             )
         except (HTTPException, OSError, ValueError) as error:
             raise SchemaUnavailable(f"the schema registry at {self.url} does not answer: {error}") from error
-        said = answer.body[:500].decode(errors="replace")
+        reason = answer.body[:500].decode(errors="replace")
         if answer.location:
             raise SchemaUnavailable(
                 f"the schema registry at {self.url} answers {path} with {answer.status}, a redirect to "
@@ -168,7 +168,7 @@ class SchemaRegistry:
             )
         if answer.status != 200:
             raise SchemaUnavailable(
-                f"the schema registry refuses {path} of {self.url}: {answer.status} {said}"
+                f"the schema registry refuses {path} of {self.url}: {answer.status} {reason}"
             )
         if not answer.is_whole:
             raise SchemaUnavailable(
@@ -178,11 +178,11 @@ class SchemaRegistry:
             found = json.loads(answer.body)
         except (ValueError, RecursionError) as error:
             raise SchemaUnavailable(
-                f"the schema registry at {self.url} answers {path} with something else than JSON: {said!r}"
+                f"the schema registry at {self.url} answers {path} with something else than JSON: {reason!r}"
             ) from error
         if not isinstance(found, dict) or not isinstance(found.get(wanted), of):
             raise SchemaUnavailable(
-                f"the schema registry at {self.url} answers {path} without {wanted!r}: {said!r}"
+                f"the schema registry at {self.url} answers {path} without {wanted!r}: {reason!r}"
             )
         return found[wanted]
 

@@ -23,7 +23,7 @@ from crosscut.connectors.kafka.client import (
     partitions_of,
 )
 from crosscut.connectors.kafka.marker import MARKER_TOPIC
-from crosscut.connectors.kafka.reader import Malformed, PartitionReader, Reading, SharedConsumer
+from crosscut.connectors.kafka.reader import Malformed, PartitionReader, ReadOptions, SharedConsumer
 from crosscut.connectors.kafka.records import Decoding, Message, decoder
 from crosscut.connectors.kafka.topics import Topics, Unreachable
 from crosscut.connectors.secrets import shown
@@ -249,7 +249,7 @@ class KafkaSource(DynamicSource):
     discover_every: Duration = "10s"
     _shared: SharedConsumer | None = field(default=None, init=False, repr=False)
     _topics: Topics | None = field(default=None, init=False, repr=False)
-    _heard: object = field(default=None, init=False, repr=False)
+    _client_errors: object = field(default=None, init=False, repr=False)
     _has_warned: bool = field(default=False, init=False, repr=False)
 
     # All partitions have to advance, or watermarks and joins would wait for those that never are read.
@@ -346,7 +346,9 @@ class KafkaSource(DynamicSource):
         except Unreachable as error:
             raise ConnectorError(f"{self.topics} at {self.servers}: {error}") from error
         with self._asking() as consumer:
-            partitions = {topic: partitions_of(consumer, self.servers, topic, self._heard) for topic in names}
+            partitions = {
+                topic: partitions_of(consumer, self.servers, topic, self._client_errors) for topic in names
+            }
             self._check_partitions(partitions)
             if self.topics.pattern is not None:
                 self._check_matches(partitions)
@@ -452,12 +454,12 @@ class KafkaSource(DynamicSource):
             )
         if isinstance(identity, str):
             self._shared.verify(topic, identity)
-        reading = Reading(self.decode, self.malformed, self.group is not None)
-        return PartitionReader(reading, self._shared, (topic, partition), offset, limit)
+        options = ReadOptions(self.decode, self.malformed, self.group is not None)
+        return PartitionReader(options, self._shared, (topic, partition), offset, limit)
 
     def _consumer(self) -> Any:
         ours = self._configuration()
-        self._heard = ours["error_cb"]
+        self._client_errors = ours["error_cb"]
         return library().Consumer(ours)
 
     def _configuration(self) -> dict[str, object]:

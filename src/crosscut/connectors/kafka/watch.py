@@ -59,7 +59,7 @@ class Watch:
         self._to_verify: dict[str, str] = {}
         self._found: dict[tuple[str, str, str], float] = {}
         self._ends: dict[RegisteredAttempt, int] = {}
-        self._heard_s = time.monotonic()
+        self._response_s = time.monotonic()
         # Since when a reader has waited for an offset that the brokers have.
         self._missing: dict[RegisteredAttempt, tuple[int, float]] = {}
         self._is_closed = Event()
@@ -86,14 +86,14 @@ class Watch:
         if self._thread.ident is None:
             self._thread.start()
 
-    def heard(self) -> None:
+    def note_response(self) -> None:
         """Note that brokers have sent something."""
-        self._heard_s = time.monotonic()
+        self._response_s = time.monotonic()
 
     @property
-    def is_heard(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether what is known of the ends of partitions is recent."""
-        return time.monotonic() - self._heard_s <= 2 * PROBE_S
+        return time.monotonic() - self._response_s <= 2 * PROBE_S
 
     def end_of(self, place: RegisteredAttempt) -> int:
         """Return the end of a partition as it was found last, -1 if it was not."""
@@ -141,7 +141,7 @@ class Watch:
                 return _RETRY_S
         readers = self._readers()
         is_asked = any(is_asked for _, is_asked in readers.values())
-        silent_s = time.monotonic() - self._heard_s
+        silent_s = time.monotonic() - self._response_s
         if not self._missing and silent_s < PROBE_S:
             return max(_RETRY_S, PROBE_S - silent_s)
         if readers:
@@ -162,12 +162,12 @@ class Watch:
         for topic, identity in list(self._to_verify.items()):
             self._asking().check_same(topic, identity)
             self._found[self._servers, topic, identity] = time.monotonic()
-            self.heard()
+            self.note_response()
             with self._lock:
                 del self._to_verify[topic]
 
     def _check_silence(self, reason: str) -> None:
-        silent_s = time.monotonic() - self._heard_s
+        silent_s = time.monotonic() - self._response_s
         if silent_s > SILENCE_S:
             raise ConnectorError(
                 f"no broker at {self._servers} has answered for {silent_s:.0f} s ({reason}): reading begins "
@@ -186,7 +186,7 @@ class Watch:
             self._ends |= self._asking().ends(
                 places[first : first + _PARTITIONS_MAX], reads_committed=self._reads_committed
             )
-        self.heard()
+        self.note_response()
         now_s = time.monotonic()
         missing: dict[RegisteredAttempt, tuple[int, float]] = {}
         for place, (offset, is_asked) in readers.items():

@@ -100,10 +100,10 @@ def failures() -> tuple[type[Exception], ...]:
 def is_permanent(error: BaseException) -> bool:
     """Whether asking again does not mend what the library raises: credentials and rights."""
     errors = required("nats.errors", "nats")
-    said = str(error).lower()
+    message = str(error).lower()
     return isinstance(error, errors.AuthorizationError) or (
         isinstance(error, errors.Error)
-        and ("authorization violation" in said or "permissions violation" in said)
+        and ("authorization violation" in message or "permissions violation" in message)
     )
 
 

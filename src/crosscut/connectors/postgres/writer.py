@@ -397,6 +397,6 @@ def session_of(text: str) -> dict[str, str]:
 
 def shown(error: Any) -> str:
     """Return what the server says, without what stands in the connection string."""
-    said = error.diag.message_primary or str(error)
+    message = error.diag.message_primary or str(error)
     detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
-    return f"{type(error).__name__}: {said}{detail}"
+    return f"{type(error).__name__}: {message}{detail}"

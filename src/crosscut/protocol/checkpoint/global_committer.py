@@ -114,12 +114,12 @@ class GlobalCommitter:
 
         return replace(entry, snapshots=tuple(map(owned, entry.snapshots)))
 
-    def _known(self, vertex: VertexId, said: KnownCommitted | None) -> KnownCommitted | None:
+    def _known(self, vertex: VertexId, reported: KnownCommitted | None) -> KnownCommitted | None:
         """Return what is known to be committed: the task may have said it after it took its snapshot."""
-        if said is None:
+        if reported is None:
             return None
-        newest = max(said.checkpoint_id, self._committed.get(vertex, CheckpointId(0)))
-        return replace(said, checkpoint_id=newest)
+        newest = max(reported.checkpoint_id, self._committed.get(vertex, CheckpointId(0)))
+        return replace(reported, checkpoint_id=newest)
 
     def problem(self, entry: CheckpointCompleted) -> TooMuchStaged | None:
         """Return why `entry`, as `gathered` returned it, must not be appended; None: it may."""

@@ -280,7 +280,7 @@ class Coordinator:
     # Workers come and go.
 
     def _received(self, link: on.LinkId, message: WorkerMessage) -> list[JobEffect]:
-        self.registry.heard(link)
+        self.registry.note_message(link)
         if isinstance(message, WorkerHeartbeat):
             self.registry.logged(link, message.logged)
         if isinstance(message, RegisterWorker):

@@ -52,14 +52,14 @@ def speaks_for_itself(index: WorkerIndex, message: WorkerMessage | EpochMessage,
     if isinstance(message, TaskMessage):
         return message.task.index == index and message.task in tasks
     if isinstance(message, WorkerHeartbeat):
-        told = [one.task for one in message.tasks]
-        told += [one.task for one in message.logged if one.task is not None]
+        reported = [one.task for one in message.tasks]
+        reported += [one.task for one in message.logged if one.task is not None]
     elif isinstance(message, SourcesReached):
-        told = [one.task for one in message.tasks]
+        reported = [one.task for one in message.tasks]
     else:
         return True
     # Each heartbeat is asked of, twice: no generator is made for it.
-    for task in told:  # noqa: SIM110
+    for task in reported:  # noqa: SIM110
         if task.index != index or task not in tasks:
             return False
     return True

@@ -107,9 +107,9 @@ def _why_no_other(failures: Sequence[FailureCause], in_a_row: int, same_max: int
 
 def _spent(failures: Sequence[FailureCause], why: str, policy: RestartPolicy) -> GiveUp:
     """Return what to say when the restart strategy allows no other restart."""
-    said = advice(failures, policy.untried) if policy.same_record_max else ""
+    hint = advice(failures, policy.untried) if policy.same_record_max else ""
     # Of deaths the newest: it comes after the records were tried.
-    return GiveUp(failures[-1] if said else failures[0], why, said)
+    return GiveUp(failures[-1] if hint else failures[0], why, hint)
 
 
 def _strikes(failures: Sequence[FailureCause]) -> int:

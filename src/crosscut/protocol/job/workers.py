@@ -86,9 +86,9 @@ def admission(
     return KeepOnStandby()
 
 
-LAST_WORDS = 3
+LAST_LINES_MAX = 3
 """Lines that a worker has logged, shown when it is lost."""
-LAST_WORDS_CHARS = 300
+LAST_LINE_CHARS_MAX = 300
 """Of each."""
 
 LIVENESS_TICKS = 4
@@ -137,11 +137,11 @@ class WorkerRegistry:
         # The place that each link holds or waits for: looked up for every message.
         self._wanted: dict[LinkId, WorkerIndex] = {}
         self._silent_ticks: dict[LinkId, int] = {}
-        self._last_words: dict[LinkId, tuple[LogLine, ...]] = {}
+        self._last_lines: dict[LinkId, tuple[LogLine, ...]] = {}
         # Holders are numbered as they come, so that each is told of those that it has not been told of.
         self._holders_seen = 0
         self._number: dict[WorkerIndex, int] = {}
-        self._told_up_to: dict[LinkId, int] = {}
+        self._peers_sent_up_to: dict[LinkId, int] = {}
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     @property
@@ -228,8 +228,8 @@ class WorkerRegistry:
             self.dropped["failed start that does not matter"] += 1
             return None
         del self._proven[link]
-        told = f"worker {index} could not start: {message.cause.message}"
-        return replace(message.cause, message=told)
+        sent_up_to = f"worker {index} could not start: {message.cause.message}"
+        return replace(message.cause, message=sent_up_to)
 
     def register(self, link: LinkId, newcomer: RegisterWorker) -> list[JobEffect]:
         """Give `newcomer` the slot it asks for, or keep it on standby, or turn it away."""
@@ -282,16 +282,16 @@ class WorkerRegistry:
         for split in splits:
             assigned.setdefault(split.task.index, []).append(split)
         # Most have been told up to the same one, and share the new addresses.
-        told = {place.link: self._told_up_to.get(place.link, 0) for place in self.held.values()}
-        peers = {number: self.peers_after(number) for number in set(told.values())}
-        self._told_up_to |= dict.fromkeys(told, self._holders_seen)
+        sent_up_to = {place.link: self._peers_sent_up_to.get(place.link, 0) for place in self.held.values()}
+        peers = {number: self.peers_after(number) for number in set(sent_up_to.values())}
+        self._peers_sent_up_to |= dict.fromkeys(sent_up_to, self._holders_seen)
         return [
             SendMessage(
                 place.link,
                 DeployTasks(
                     epoch=epoch,
                     lineage=lineage,
-                    peers=_above(index, peers[told[place.link]]),
+                    peers=_above(index, peers[sent_up_to[place.link]]),
                     restore=restored.checkpoint_id,
                     snapshots=tuple(snapshots.get(index, ())),
                     splits=tuple(assigned.get(index, ())),
@@ -353,32 +353,32 @@ class WorkerRegistry:
         beats = [SendMessage(place.link, CoordinatorHeartbeat(epoch)) for place in self.everybody()]
         return [*self.start(), *beats]
 
-    def heard(self, link: LinkId) -> None:
+    def note_message(self, link: LinkId) -> None:
         """Note that `link` has said something."""
         self._silent_ticks[link] = 0
 
     def logged(self, link: LinkId, lines: tuple[LogLine, ...]) -> None:
         """Note what the worker at `link` has logged: its last words, if it is lost."""
         if lines:
-            self._last_words[link] = (*self._last_words.get(link, ()), *lines)[-LAST_WORDS:]
+            self._last_lines[link] = (*self._last_lines.get(link, ()), *lines)[-LAST_LINES_MAX:]
 
     def why_closed(self, link: LinkId, reason: str) -> str:
         """Return why a link that closed by itself is lost."""
         if self._silent_ticks.get(link, 0) < LIVENESS_TICKS - 1:
-            return f"its process has ended ({reason}){self._shown_last_words(link)}"
+            return f"its process has ended ({reason}){self._shown_last_lines(link)}"
         return (
             f"its process has ended ({reason}) after a call had held it up for "
             f"{self._heartbeat_timeout}; its stack is on the standard error of the worker"
-            f"{self._shown_last_words(link)}"
+            f"{self._shown_last_lines(link)}"
         )
 
     def why_silent(self, link: LinkId) -> str:
         """Return why a link that has been silent for too long is lost."""
-        return f"silent for more than {self._heartbeat_timeout}{self._shown_last_words(link)}"
+        return f"silent for more than {self._heartbeat_timeout}{self._shown_last_lines(link)}"
 
-    def _shown_last_words(self, link: LinkId) -> str:
-        words = self._last_words.get(link, ())
-        shown = "".join(f"\n  {one.logger}: {one.text[:LAST_WORDS_CHARS]}" for one in words)
+    def _shown_last_lines(self, link: LinkId) -> str:
+        lines = self._last_lines.get(link, ())
+        shown = "".join(f"\n  {one.logger}: {one.text[:LAST_LINE_CHARS_MAX]}" for one in lines)
         return f"; the last that it logged:{shown}" if shown else ""
 
     @property
@@ -395,9 +395,9 @@ class WorkerRegistry:
     def lose(self, link: LinkId) -> Vacated | None:
         """Note that `link` is gone; return the place that it held, if it held one."""
         self._silent_ticks.pop(link, None)
-        self._last_words.pop(link, None)
+        self._last_lines.pop(link, None)
         self._proven.pop(link, None)
-        self._told_up_to.pop(link, None)
+        self._peers_sent_up_to.pop(link, None)
         index = self._wanted.pop(link, None)
         if index is None:
             return None
@@ -419,8 +419,8 @@ class WorkerRegistry:
         self.standby.clear()
         self._wanted.clear()
         self._silent_ticks.clear()
-        self._last_words.clear()
-        self._told_up_to.clear()
+        self._last_lines.clear()
+        self._peers_sent_up_to.clear()
         if event.is_final:
             return effects, FailureCause("WorkersError", event.reason, is_final=True, is_transient=True)
         return effects, FailureCause(

@@ -158,8 +158,8 @@ def _shown(one: OperatorIdentity) -> str:
 
 
 def _shown_input(one: OperatorInput) -> str:
-    said = f"{one.output!r} of " if one.output else ""
-    return f"{said}{one.uid!r} ({one.how})"
+    output_text = f"{one.output!r} of " if one.output else ""
+    return f"{output_text}{one.uid!r} ({one.how})"
 
 
 def _renamed(removed: list[OperatorIdentity], added: list[OperatorIdentity]) -> dict[str, str]:

@@ -63,11 +63,11 @@ class PendingAppend(Generic[Entry]):
     reason: str = ""
     winner: Entry | None = None
     uncertain_attempts: int = 0
-    is_said_to_exist: bool = False
+    is_reported_to_exist: bool = False
 
     def taken(self) -> Fate:
         """The index exists already. By whom? Perhaps by an attempt of our own whose outcome was unknown."""
-        self.is_said_to_exist = True
+        self.is_reported_to_exist = True
         return Fate.READ
 
     def read(self, found: Entry | None, *, contradiction: str) -> Fate:
@@ -82,10 +82,10 @@ class PendingAppend(Generic[Entry]):
         if found is not None:
             self.winner = found
             return Fate.OVERTAKEN
-        if not self.is_said_to_exist:
+        if not self.is_reported_to_exist:
             return Fate.APPEND
         # One of the two answers is stale. Asked at once, the store would say the same again.
-        self.is_said_to_exist = False
+        self.is_reported_to_exist = False
         return self.uncertain(contradiction)
 
     def refused(self, reason: str) -> Fate:

@@ -94,7 +94,7 @@ class Batches:
         stages: Of each batch.
         parallelism: Partitions of each stage.
         commit_attempts_max: Attempts at one commit before the epoch fails; the restore commits again.
-        gathering: Sinks whose first task commits what all have staged.
+        global_sinks: Sinks whose first task commits what all have staged.
 
     Attributes:
         epoch: The newest that was deployed.
@@ -106,9 +106,9 @@ class Batches:
         stages: int,
         parallelism: int,
         commit_attempts_max: int,
-        gathering: frozenset[VertexId] = frozenset(),
+        global_sinks: frozenset[VertexId] = frozenset(),
     ) -> None:
-        self._gathering = gathering
+        self._global_sinks = global_sinks
         self._stages = stages
         self._parallelism = parallelism
         self._commit_attempts_max = commit_attempts_max
@@ -253,9 +253,9 @@ class Batches:
         if taken is None:
             # Waits for the end of the run: another one beside it would only take its place in Spark.
             return []
-        taken = gathered(taken, self._gathering)
+        taken = gathered(taken, self._global_sinks)
         snapshots = [one for attempt in taken for one in attempt.snapshots]
-        if problem := too_much_staged(snapshots, self._gathering):
+        if problem := too_much_staged(snapshots, self._global_sinks):
             # The job may go on in tasks that stay, whose coordinator has to tell one of them all of it.
             return [
                 *self._give_up(),

@@ -54,9 +54,9 @@ class DiscoveredSplits:
     def completed(self, n: CheckpointId) -> None:
         """Checkpoint `n` is complete, with the splits that its batch was given."""
         # That the source has had splits, and that no others come, is part of no snapshot: each batch is told.
-        told: dict[TaskId, AssignSplits] = {}
+        assignments: dict[TaskId, AssignSplits] = {}
         for one in self._given:
             if one.since <= n:
-                is_last = one.is_last or (one.task in told and told[one.task].is_last)
-                told[one.task] = AssignSplits(one.epoch, one.task, one.since, [], is_last=is_last)
-        self._given = [*told.values(), *(one for one in self._given if one.since > n)]
+                is_last = one.is_last or (one.task in assignments and assignments[one.task].is_last)
+                assignments[one.task] = AssignSplits(one.epoch, one.task, one.since, [], is_last=is_last)
+        self._given = [*assignments.values(), *(one for one in self._given if one.since > n)]

@@ -33,7 +33,7 @@ class SplitRead:
     is_coming: bool = False
 
     @property
-    def says_nothing_waits(self) -> bool:
+    def reports_no_backlog(self) -> bool:
         """Whether it is believed to have nothing now, had it been asked."""
         return not self.is_coming and (self.lag == 0 or (self.lag is None and self.has_given))
 
@@ -63,7 +63,7 @@ def is_enough(splits: Iterable[SplitRead], waited_ms: float, coming_ms_max: floa
     """
     reads = list(splits)
     patience_ms = coming_ms_max if any(one.is_coming for one in reads) else PATIENCE_MS
-    return waited_ms >= patience_ms or all(one.says_nothing_waits for one in reads)
+    return waited_ms >= patience_ms or all(one.reports_no_backlog for one in reads)
 
 
 def empty_splits(splits: Iterable[SplitRead], waited_ms: float, *, is_full: bool) -> tuple[str, ...]:
@@ -76,5 +76,5 @@ def empty_splits(splits: Iterable[SplitRead], waited_ms: float, *, is_full: bool
     return tuple(
         one.split
         for one in splits
-        if is_patient or (one.lag == 0 and not one.is_coming) or (not is_full and one.says_nothing_waits)
+        if is_patient or (one.lag == 0 and not one.is_coming) or (not is_full and one.reports_no_backlog)
     )

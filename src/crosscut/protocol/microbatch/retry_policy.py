@@ -74,11 +74,11 @@ def dead(deaths: int, vertices: Collection[str], index: int, n: int) -> FailureC
     return FailureCause("WorkerLost", text, is_transient=True, worker=WorkerIndex(index))
 
 
-def given_up(said: str) -> FailureCause:
+def given_up(message: str) -> FailureCause:
     """Return the failure of a batch that Spark has given up.
 
     Args:
-        said: Spark's message.
+        message: Spark's message.
     """
-    kind = SPARK_TASK_DIED if any(one in said for one in _DEATHS) else "SparkJobEnded"
-    return FailureCause(kind, f"Spark ended the batch: {said}", is_transient=True)
+    kind = SPARK_TASK_DIED if any(one in message for one in _DEATHS) else "SparkJobEnded"
+    return FailureCause(kind, f"Spark ended the batch: {message}", is_transient=True)

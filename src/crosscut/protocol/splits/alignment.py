@@ -43,7 +43,7 @@ class AlignedSplits:
         self._others: int | None = None
         self._newest = 0
 
-    def heard(self, task: TaskId, news: AlignSources) -> None:
+    def apply(self, task: TaskId, news: AlignSources) -> None:
         """The coordinator says how far groups are; `task` is the one that these splits belong to."""
         if news.number <= self._newest:
             return
@@ -89,7 +89,7 @@ class JoinedSplits(AlignedSplits):
 
     only_counts_busy = True
 
-    def heard(self, task: TaskId, news: AlignSources) -> None:
+    def apply(self, task: TaskId, news: AlignSources) -> None:
         if news.number <= self._newest:
             return
         self._newest = news.number
@@ -121,34 +121,34 @@ class SourceGroups:
         self._joined = frozenset((joined or {}).values())
         self._groups = {**groups, **(joined or {})}
         self._epoch = Epoch(0)
-        self._heard: dict[WorkerIndex, int] = {}
+        self._newest_numbers: dict[WorkerIndex, int] = {}
         self._reached: dict[str, dict[TaskId, int]] = {}
         self._touched: dict[str, None] = {}
-        self._said: dict[str, SlowestSource] = {}
-        self._said_count = 0
+        self._announced: dict[str, SlowestSource] = {}
+        self._announced_count = 0
         self._pauses = False
 
     def begin(self, epoch: Epoch) -> None:
         """An epoch begins: nothing is known of its tasks."""
         self._epoch = epoch
-        self._heard.clear()
+        self._newest_numbers.clear()
         self._reached.clear()
         self._touched.clear()
-        self._said.clear()
-        self._said_count = 0
+        self._announced.clear()
+        self._announced_count = 0
         self._pauses = False
 
     @property
     def pause_ms(self) -> int:
         """For how long nothing is said now. Short at first: until tasks know of each other, none waits."""
-        return min(PAUSE_MS, 1 << min(self._said_count, 8))
+        return min(PAUSE_MS, 1 << min(self._announced_count, 8))
 
-    def note(self, worker: WorkerIndex, said: SourcesReached) -> bool:
-        """Note how far tasks of `worker` are; return whether that is newer than what it has said before."""
-        if said.number <= self._heard.get(worker, 0):
+    def note(self, worker: WorkerIndex, report: SourcesReached) -> bool:
+        """Note how far tasks of `worker` are; return whether that is newer than its previous report."""
+        if report.number <= self._newest_numbers.get(worker, 0):
             return False
-        self._heard[worker] = said.number
-        for one in said.tasks:
+        self._newest_numbers[worker] = report.number
+        for one in report.tasks:
             group = self._groups.get(one.task.vertex)
             if group is None:
                 continue
@@ -165,14 +165,14 @@ class SourceGroups:
         if self._pauses:
             return None
         found = (one for group in self._touched for one in self._found(group))
-        news = tuple(one for one in found if one != self._said.get(one.group))
+        news = tuple(one for one in found if one != self._announced.get(one.group))
         self._touched.clear()
         if not news:
             return None
-        self._said |= {one.group: one for one in news}
-        self._said_count += 1
+        self._announced |= {one.group: one for one in news}
+        self._announced_count += 1
         self._pauses = True
-        return AlignSources(self._epoch, self._said_count, news)
+        return AlignSources(self._epoch, self._announced_count, news)
 
     def pause_over(self) -> None:
         """So long nothing has been said."""

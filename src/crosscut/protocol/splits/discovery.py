@@ -221,7 +221,7 @@ class SplitDiscovery:
         effects: list[JobEffect] = []
         for source, search in self._searches.items():
             if search.newest.is_last or search.newest.has_found:
-                effects += self._tell(source, search, {}, CheckpointId(0), to_all=True)
+                effects += self._assign(source, search, {}, CheckpointId(0), to_all=True)
             if search.newest.is_last:
                 continue
             if search.is_asking:
@@ -324,7 +324,7 @@ class SplitDiscovery:
         search.known.append((next_id, KnownSplits(source, event.known, event.is_last, has_found)))
         effects: list[JobEffect] = [CancelTimer(Timer("find-timeout", self._epoch, search.number))]
         is_news_to_all = event.is_last or has_found > had_found
-        effects += self._tell(source, search, given, next_id, to_all=is_news_to_all)
+        effects += self._assign(source, search, given, next_id, to_all=is_news_to_all)
         return effects if event.is_last else [*effects, self._later(search)]
 
     def _failed(self, event: DiscoveryFailed) -> tuple[list[JobEffect], FailureCause | None]:
@@ -390,7 +390,7 @@ class SplitDiscovery:
     def _is_enough(self, search: _Search) -> bool:
         return self._is_bounded and search.unread.size_bytes > UNREAD_BYTES_MAX
 
-    def _tell(
+    def _assign(
         self,
         source: VertexId,
         search: _Search,
@@ -406,13 +406,13 @@ class SplitDiscovery:
                 more; or no others come.
         """
         is_last = search.newest.is_last
-        told = range(len(search.shares)) if to_all else sorted(given)
+        indexes = range(len(search.shares)) if to_all else sorted(given)
         return [
             self._registry.to_holder(
                 index,
                 AssignSplits(self._epoch, TaskId(source, index), since, given.get(index, []), is_last),
             )
-            for index in map(WorkerIndex, told)
+            for index in map(WorkerIndex, indexes)
         ]
 
     def _ask_or_wait(self, source: VertexId, search: _Search) -> list[JobEffect]:

@@ -100,8 +100,8 @@ class BatchJobs:
             for _ in seed:
                 """Spark's to read."""
             order = _ordered(orders[index], tries)
-            said = run_partition(job, lambda: graph.value, order, ())
-            return tried(said, order.vertices, _attempt_number(), tries)
+            outcome = run_partition(job, lambda: graph.value, order, ())
+            return tried(outcome, order.vertices, _attempt_number(), tries)
 
         return run
 
@@ -111,8 +111,8 @@ class BatchJobs:
         def run(index: int, routed: Iterable[Routed]) -> Iterator[Routed]:
             shuffle_blocks = (shuffle_block for _, shuffle_block in routed)
             order = _ordered(orders[index], tries)
-            said = run_partition(job, lambda: graph.value, order, shuffle_blocks)
-            return tried(said, order.vertices, _attempt_number(), tries)
+            outcome = run_partition(job, lambda: graph.value, order, shuffle_blocks)
+            return tried(outcome, order.vertices, _attempt_number(), tries)
 
         return run
 

@@ -24,10 +24,10 @@ def tries_of(master: str, conf: Callable[[str], str | None]) -> int:
     """
     is_one_process = master.startswith("local") and not master.startswith("local-cluster")
     speculates = (conf("spark.speculation") or "").strip().lower() == "true"
-    said = (conf("spark.task.maxFailures") or "").strip()
+    configured = (conf("spark.task.maxFailures") or "").strip()
     return retry_policy.tries(
         speculates=speculates and not is_one_process,
-        failures_max=int(said) if said.isdecimal() else FAILURES_MAX,
+        failures_max=int(configured) if configured.isdecimal() else FAILURES_MAX,
     )
 
 

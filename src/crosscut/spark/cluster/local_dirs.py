@@ -69,8 +69,8 @@ LOCAL_DIRS = LocalDirs()
 
 def chosen_parents() -> list[str]:
     """Return the directories that a Spark of this user would use: as Spark finds them."""
-    said = os.environ.get(ENVIRONMENT) or _in_defaults_file()
-    return [one.strip() for one in said.split(",") if one.strip()] or [tempfile.gettempdir()]
+    configured = os.environ.get(ENVIRONMENT) or _in_defaults_file()
+    return [one.strip() for one in configured.split(",") if one.strip()] or [tempfile.gettempdir()]
 
 
 def _in_defaults_file() -> str:

@@ -29,15 +29,17 @@ def with_partitions(settings: Settings, spark: Any) -> Settings:
     """
     if settings.engine_name != "micro-batch" or settings.is_parallelism_given:
         return settings
-    said = _said(spark)
-    if said is None:
+    configured = _configured(spark)
+    if configured is None:
         return settings
     try:
-        partitions = int(said)
+        partitions = int(configured)
     except ValueError:
         partitions = 0
     if partitions < 1:
-        raise SettingsError(f"{PARTITIONS}={said!r}: expected a whole number from 1 on, or set parallelism")
+        raise SettingsError(
+            f"{PARTITIONS}={configured!r}: expected a whole number from 1 on, or set parallelism"
+        )
     if partitions > settings.max_parallelism:
         LOGGER.info(
             "%s=%d is above max_parallelism=%d: there are no key groups for more partitions",
@@ -48,12 +50,12 @@ def with_partitions(settings: Settings, spark: Any) -> Settings:
     return replace(settings, parallelism=min(partitions, settings.max_parallelism))
 
 
-def _said(spark: Any) -> str | None:
+def _configured(spark: Any) -> str | None:
     if isinstance(spark, SparkSession):
         found: str | None = spark.conf.getAll.get(PARTITIONS)
         return found
     context = spark if isinstance(spark, SparkContext) else SparkContext._active_spark_context
     session = SparkSession._instantiatedSession
     if session is not None and session._sc is context and context is not None:
-        return _said(session)
+        return _configured(session)
     return context.getConf().get(PARTITIONS) if context is not None else None

@@ -52,7 +52,7 @@ def telling(listener: StreamingQueryListener) -> Callable[[JobEvent], None]:
         found = {"id": query_id, "runId": run_id, "exception": why, "errorClassOnException": None}
         listener.onQueryTerminated(QueryTerminatedEvent.fromJson(found))
 
-    def tell(event: JobEvent) -> None:
+    def notify(event: JobEvent) -> None:
         nonlocal running
         match event:
             case Started():
@@ -77,7 +77,7 @@ def telling(listener: StreamingQueryListener) -> Callable[[JobEvent], None]:
             case _:
                 """Structured Streaming has no word for it."""
 
-    return tell
+    return notify
 
 
 def whole(progress: Mapping[str, Any]) -> dict[str, Any]:

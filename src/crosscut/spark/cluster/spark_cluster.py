@@ -59,11 +59,11 @@ class SparkCluster:
         """See `Cluster.submit`."""
 
         def work() -> None:
-            said = WorkersEnded("the thread that waited for Spark has ended")
+            end = WorkersEnded("the thread that waited for Spark has ended")
             try:
-                said = run_workers(self._context, run, plan)
+                end = run_workers(self._context, run, plan)
             finally:
-                ended(said)
+                ended(end)
 
         self._running(run).start(f"crosscut-spark-{run.group}", work)
 

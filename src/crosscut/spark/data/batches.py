@@ -126,8 +126,8 @@ class _Simple(Batches):
             raise ConnectorError(
                 f"data source {self._of.name}: read() returned {found!r:.200}: expected rows and an offset"
             )
-        rows, said = found
-        end = self._forward("read", start, said)
+        rows, reported_end = found
+        end = self._forward("read", start, reported_end)
         if end != start:
             return end, [lambda: iter(rows)]
         if self._of.called("read", lambda: next(iter(rows), None)) is not None:

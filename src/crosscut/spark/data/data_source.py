@@ -61,18 +61,18 @@ class DataSourceOf:
         Raises:
             ConnectorError: There is no schema, or it can't be read.
         """
-        said: Any = self.schema
-        if said is None:
-            said = self.called("schema", self.made().schema)
-        if isinstance(said, str):
-            text = said
-            said = self.called("schema", lambda: StructType.fromDDL(text))
-        if not isinstance(said, StructType) or not said.fieldNames():
+        schema: Any = self.schema
+        if schema is None:
+            schema = self.called("schema", self.made().schema)
+        if isinstance(schema, str):
+            text = schema
+            schema = self.called("schema", lambda: StructType.fromDDL(text))
+        if not isinstance(schema, StructType) or not schema.fieldNames():
             raise ConnectorError(
-                f"the schema of data source {self.name} is {said!r:.100}: expected a StructType with "
+                f"the schema of data source {self.name} is {schema!r:.100}: expected a StructType with "
                 f"columns, or DDL such as 'id BIGINT, word STRING'"
             )
-        return replace(self, schema=said)
+        return replace(self, schema=schema)
 
     def called(self, method: str, call: Callable[[], Result]) -> Result:
         """Return what `call` returns.

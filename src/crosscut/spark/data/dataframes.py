@@ -138,10 +138,10 @@ class DataFrameSource(Source[Any]):
         DataFrame."""
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.df.schema)
         purpose = f" for {self._purpose}" if self._purpose else ""
-        said = f"DataFrame{purpose} ({columns})".replace("\n", " ")
-        if len(said) <= _DESCRIBED_MAX:
-            return said
-        return f"{said[:_DESCRIBED_MAX]}... (digest {sha256(said.encode()).hexdigest()[:12]})"
+        text = f"DataFrame{purpose} ({columns})".replace("\n", " ")
+        if len(text) <= _DESCRIBED_MAX:
+            return text
+        return f"{text[:_DESCRIBED_MAX]}... (digest {sha256(text.encode()).hexdigest()[:12]})"
 
 
 def check_schema(schema: StructType) -> None:

@@ -190,23 +190,25 @@ def rows_of(output: OutputOf, paths: Iterable[str], schema: StructType) -> Itera
         ConnectorError: It can't be read, or a row does not fit `schema`.
     """
     for path in paths:
-        said = output.divided_by(path)
+        partition_values = output.divided_by(path)
         if output.kind == "parquet":
-            yield from _parquet(path, schema, said)
+            yield from _parquet(path, schema, partition_values)
         else:
-            yield from _values(path, output.kind, schema, said)
+            yield from _values(path, output.kind, schema, partition_values)
 
 
 def _values(
-    path: str, kind: str, schema: StructType, said: dict[str, str | None]
+    path: str, kind: str, schema: StructType, partition_values: dict[str, str | None]
 ) -> Iterator[tuple[Any, ...]]:
     names = schema.fieldNames()
-    own = [name for name in names if name not in said]
+    own = [name for name in names if name not in partition_values]
     is_text = kind == "txt" or (own == ["value"] and isinstance(schema["value"].dataType, StringType))
-    divided_by = {name: _typed(path, said[name], schema[name]) for name in names if name in said}
+    divided_by = {
+        name: _typed(path, partition_values[name], schema[name]) for name in names if name in partition_values
+    }
     for line in _lines(path):
         values = iter((line.decode(),) if is_text else _fields(path, line, own))
-        yield tuple(divided_by[name] if name in said else next(values) for name in names)
+        yield tuple(divided_by[name] if name in partition_values else next(values) for name in names)
 
 
 def _typed(path: str, text: str | None, field: StructField) -> Any:
@@ -228,17 +230,17 @@ def _typed(path: str, text: str | None, field: StructField) -> Any:
     )
 
 
-def _parquet(path: str, schema: StructType, said: dict[str, str | None]) -> Iterator[Any]:
+def _parquet(path: str, schema: StructType, partition_values: dict[str, str | None]) -> Iterator[Any]:
     library = required("pyarrow.parquet", "parquet")
     arrow = required("pyarrow", "parquet")
     wanted = arrow_schema(schema)
     try:
         with library.ParquetFile(path) as file:
-            own = [name for name in schema.fieldNames() if name not in said]
+            own = [name for name in schema.fieldNames() if name not in partition_values]
             for batch in file.iter_batches(columns=own, use_threads=False):
                 columns = [
-                    arrow.repeat(arrow.scalar(said[name], arrow.string()), batch.num_rows)
-                    if name in said
+                    arrow.repeat(arrow.scalar(partition_values[name], arrow.string()), batch.num_rows)
+                    if name in partition_values
                     else batch.column(name)
                     for name in schema.fieldNames()
                 ]

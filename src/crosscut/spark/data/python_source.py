@@ -26,7 +26,7 @@ from crosscut.spark.data.python_rows import PythonRows
 READ_ROWS = 1_000
 POLL_MS = 100
 
-Reading = Literal["stream", "batch"]
+ReadMode = Literal["stream", "batch"]
 
 _LOG = logging.getLogger("crosscut")
 
@@ -37,7 +37,7 @@ def source(
     options: Mapping[str, Any] | None = None,
     schema: StructType | str | None = None,
     *,
-    read: Reading | None = None,
+    read: ReadMode | None = None,
     records: Literal["rows", "dicts"] = "rows",
     parallel: bool = False,
 ) -> Source[Any]:
@@ -78,7 +78,7 @@ def source(
         "stream": _has(kind, "streamReader") or _has(kind, "simpleStreamReader"),
         "batch": _has(kind, "reader"),
     }
-    chosen: Reading = read or ("stream" if has["stream"] else "batch")
+    chosen: ReadMode = read or ("stream" if has["stream"] else "batch")
     if not has.get(chosen):
         raise ConnectorError(
             f"data source {found.name} has no {chosen} reader: expected a class with "
@@ -104,7 +104,7 @@ class PythonSource(Source[Any]):
     """See `source`."""
 
     of: DataSourceOf
-    reading: Reading
+    mode: ReadMode
     as_rows: bool
 
     def resolved(self) -> PythonSource:
@@ -113,7 +113,7 @@ class PythonSource(Source[Any]):
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """Ask for the first offset, or for the partitions."""
-        if self.reading == "stream":
+        if self.mode == "stream":
             reader = batches_of(self.of)
             start = reader.initial()
             reader.stop()
@@ -140,16 +140,16 @@ class PythonSource(Source[Any]):
         """Go on in a batch, or in a partition."""
         rows = PythonRows(self.of.name, tuple(self.of.columns.fieldNames()), self.as_rows)
         match split.detail, position:
-            case None, {"start": dict(), "partition": int(), "rows": int()} if self.reading == "stream":
+            case None, {"start": dict(), "partition": int(), "rows": int()} if self.mode == "stream":
                 at: Any = position
                 is_new = position == split.start
                 return _StreamSplit(self, batches_of(self.of), rows, at, is_new=is_new)
-            case str(text), int(row) if self.reading == "batch" and row >= 0:
+            case str(text), int(row) if self.mode == "batch" and row >= 0:
                 partition = unpacked(text)
                 reader = self.of.called("reader", lambda: self.of.made().reader(self.of.columns))
                 return PartitionReader(self.of, partial(reader.read, partition), rows, row)
         raise ConnectorError(
-            f"split {split} at position {position!r} is not of the {self.reading} reader of {self.of.name}; "
+            f"split {split} at position {position!r} is not of the {self.mode} reader of {self.of.name}; "
             f"is the checkpoint of another source?",
             split_id=split.split_id,
         )

@@ -36,7 +36,7 @@ def state_frame(spark: Any, stored: StoredState, schema: Any, *, trust: bool) ->
         )
     for task in stored.tasks:
         check_for_spark(task.url, "path")
-    read = _Reading(stored.state, tuple(names), None if schema is None else from_text, trust=trust)
+    read = _RowReader(stored.state, tuple(names), None if schema is None else from_text, trust=trust)
     tasks = spark.sparkContext.parallelize(stored.tasks, max(len(stored.tasks), 1))
     return spark.createDataFrame(tasks.flatMap(read), columns)
 
@@ -51,7 +51,7 @@ def _schema_of(schema: Any) -> StructType:
     return schema
 
 
-class _Reading:
+class _RowReader:
     """What an executor does with a task.
 
     Args:

@@ -93,11 +93,11 @@ def stream(
         raise ConnectorError(f"records={records!r}: expected one of {get_args(RecordKind)}")
     texts = checked_options(options)
     shape = schema.json() if isinstance(schema, StructType) else schema
-    return StreamSource(Reading(source_format, texts, shape, int(duration_ms(every, "every"))), records)
+    return StreamSource(StreamRead(source_format, texts, shape, int(duration_ms(every, "every"))), records)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StreamRead:
     """What the query reads.
 
     Attributes:
@@ -131,13 +131,13 @@ class StreamSource(DriverSource[Any]):
 
     def __init__(
         self,
-        reading: Reading,
+        stream_read: StreamRead,
         records: RecordKind,
         where: str = "",
         uid: str = "",
         context: SparkContext | None = None,
     ) -> None:
-        self._reading = reading
+        self._stream_read = stream_read
         self._records: RecordKind = records
         self._where = where
         self._uid = uid
@@ -154,7 +154,7 @@ class StreamSource(DriverSource[Any]):
         self._kept_from = 0
 
     def __reduce__(self) -> tuple[Callable[..., StreamSource], tuple[Any, ...]]:
-        return StreamSource, (self._reading, self._records, self._where, self._uid)
+        return StreamSource, (self._stream_read, self._records, self._where, self._uid)
 
     def placed(self, store_url: str, uid: str, context: SparkContext | None = None) -> StreamSource:
         """Return the source for a job that has its checkpoint store there.
@@ -173,11 +173,13 @@ class StreamSource(DriverSource[Any]):
                 f"{shown_url(store_url)}",
                 operator=uid,
             )
-        return StreamSource(self._reading, self._records, f"{directory}/streams/{uid}", uid, context)
+        return StreamSource(self._stream_read, self._records, f"{directory}/streams/{uid}", uid, context)
 
     def describe(self) -> str:
         """Return format and options."""
-        return f"stream {self._reading.format}({described(self._reading.options)})".replace("\n", " ")[:900]
+        return f"stream {self._stream_read.format}({described(self._stream_read.options)})".replace(
+            "\n", " "
+        )[:900]
 
     # Found on the driver.
 
@@ -188,11 +190,11 @@ class StreamSource(DriverSource[Any]):
 
     def _planned(self, session: SparkSession) -> DataFrame:
         try:
-            frame = self._reading.frame(session)
+            frame = self._stream_read.frame(session)
         except Exception as error:
             raise ConnectorError(
                 f"source {self._uid!r}: Spark can't read {self.describe()}: {type(error).__name__}: "
-                f"{' '.join(str(error).splitlines()[:4])[:1_000]}{_advice(self._reading.format, error)}",
+                f"{' '.join(str(error).splitlines()[:4])[:1_000]}{_advice(self._stream_read.format, error)}",
                 operator=self._uid,
             ) from error
         check_schema(frame.schema)
@@ -284,7 +286,7 @@ class StreamSource(DriverSource[Any]):
             if self._ends:
                 writer = writer.trigger(availableNow=True)
             else:
-                writer = writer.trigger(processingTime=f"{self._reading.every_ms} milliseconds")
+                writer = writer.trigger(processingTime=f"{self._stream_read.every_ms} milliseconds")
             if not self._is_taken(query := writer.start(), is_over):
                 query.stop()
         except Exception as error:
@@ -315,9 +317,9 @@ class StreamSource(DriverSource[Any]):
         with python_of_this_program(frame.sparkSession.sparkContext):
             staged = map_in_arrow(frame, partial(_staged, self._where, self._uid, batch), COLUMNS)
         rows = sorted(staged.collect(), key=lambda one: (one.number, one.path))
-        said = [[one.path, one.size_bytes, one.sha256, one.rows] for one in rows]
+        entries = [[one.path, one.size_bytes, one.sha256, one.rows] for one in rows]
         # Decision moment: these are the rows of the batch.
-        files.put_if_absent(_entry(batch), encoded_batch(said, self._subject(batch), log_key()))
+        files.put_if_absent(_entry(batch), encoded_batch(entries, self._subject(batch), log_key()))
 
     def _check_order(self, missing: int) -> None:
         """Raise ConnectorError if a batch will never come: Spark stages one after the other."""
@@ -341,9 +343,9 @@ class StreamSource(DriverSource[Any]):
             data = self._files().read(_entry(number))
         except FileNotFoundError:
             return None
-        said = decoded_batch(data, self._subject(number), log_key(), f"{self._where}/{_entry(number)}")
+        entries = decoded_batch(data, self._subject(number), log_key(), f"{self._where}/{_entry(number)}")
         splits = []
-        for index, (path, size_bytes, digest, rows) in enumerate(said):
+        for index, (path, size_bytes, digest, rows) in enumerate(entries):
             split = split_of(index, Part(path, size_bytes, digest, "", BEFORE_ALL), rows)
             detail: Any = split.detail
             # Not under the name of what the job's own store has: these files are not there.
@@ -437,12 +439,12 @@ def _advice(source_format: str, error: Exception) -> str:
     return f"; start Spark with the package that has it, as with spark.jars.packages={package}"
 
 
-def encoded_batch(said: list[Any], subject: str, key: LogKey | None) -> bytes:
+def encoded_batch(entries: list[Any], subject: str, key: LogKey | None) -> bytes:
     """Return what is kept of a batch: its files; signed, if there is a key."""
     if key is None:
-        return json.dumps(said).encode()
-    signature = key.note_signature(subject, _digest(said))
-    return json.dumps({"files": said, "key_id": signature.key_id, "mac": signature.mac}).encode()
+        return json.dumps(entries).encode()
+    signature = key.note_signature(subject, _digest(entries))
+    return json.dumps({"files": entries, "key_id": signature.key_id, "mac": signature.mac}).encode()
 
 
 def decoded_batch(data: bytes, subject: str, key: LogKey | None, where: str) -> list[Any]:
@@ -457,14 +459,14 @@ def decoded_batch(data: bytes, subject: str, key: LogKey | None, where: str) -> 
     except (ValueError, RecursionError) as error:
         raise ConnectorError(f"{where} can't be read: {error}") from error
     match found:
-        case {"files": list(said), "key_id": str(key_id), "mac": str(mac)}:
-            if key is not None and not key.has_noted(Signature(key_id, mac), subject, _digest(said)):
+        case {"files": list(entries), "key_id": str(key_id), "mac": str(mac)}:
+            if key is not None and not key.has_noted(Signature(key_id, mac), subject, _digest(entries)):
                 raise AuthenticityError(
                     f"{where} was not written with key {key.key_id}: somebody without {VARIABLE} has changed "
                     f"it; go on from a backup, or begin anew with another checkpoint_dir",
                     path=where,
                 )
-        case list(said) if key is None:
+        case list(entries) if key is None:
             pass
         case list():
             raise AuthenticityError(
@@ -474,11 +476,11 @@ def decoded_batch(data: bytes, subject: str, key: LogKey | None, where: str) -> 
             )
         case _:
             raise ConnectorError(f"{where} is no list of the files of a batch")
-    return said
+    return entries
 
 
-def _digest(said: list[Any]) -> str:
-    return sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
+def _digest(entries: list[Any]) -> str:
+    return sha256(json.dumps(entries, separators=(",", ":")).encode()).hexdigest()
 
 
 def _entry(batch: int) -> str:

@@ -34,17 +34,17 @@ def is_of_user(error: BaseException) -> bool:
     return not isinstance(error, ConnectorError | UserCodeError | KeyboardInterrupt)
 
 
-def told(error: UserCodeError) -> str:
+def error_text(error: UserCodeError) -> str:
     """Return what was raised where and at which record, with the frames of the user's code alone."""
     record = f"\n  record: {error.record}" if error.record else ""
     return f"{error.message}{record}{_frames(error.traceback)}"
 
 
-def told_cause(cause: FailureCause | None) -> str:
-    """Return why a job has failed; if user code has raised, as `told` does."""
+def cause_text(cause: FailureCause | None) -> str:
+    """Return why a job has failed; if user code has raised, as `error_text` does."""
     if cause is None:
         return "it does not say why"
-    return told(user_code_error_of(cause)) if cause.operator else f"{cause.kind}: {cause.message}"
+    return error_text(user_code_error_of(cause)) if cause.operator else f"{cause.kind}: {cause.message}"
 
 
 def user_code_error_of(cause: FailureCause) -> UserCodeError:

@@ -76,7 +76,7 @@ class VirtualCluster:
             run.parallelism,
             lambda: plan,
             self._graphs(run),
-            lambda event: self._tell(ended, event),
+            lambda event: self._call_back(ended, event),
         )
         self.workers.submit()
 
@@ -97,7 +97,7 @@ class VirtualCluster:
         self._world.note(f"{self._driver} runs batch {batch}")
         if self.batches is None:
             self.batches = VirtualBatches(
-                self._world, self._driver, run.parallelism, self._graphs(run), self._tell
+                self._world, self._driver, run.parallelism, self._graphs(run), self._call_back
             )
         self.batches.run(batch, orders, returned, ended)
 
@@ -112,7 +112,7 @@ class VirtualCluster:
         if self.batches is not None:
             self.batches.end()
         self.workers = self.batches = None
-        self._tell(ended)
+        self._call_back(ended)
 
     # Calls of the world.
 
@@ -147,7 +147,7 @@ class VirtualCluster:
     def _graphs(self, run: ClusterRun) -> Callable[[], JobGraph]:
         return lambda: self._world.graph_of_process(self._driver.number, run.parallelism)
 
-    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+    def _call_back(self, callback: Callable[..., None], *args: object) -> None:
         """Call the driver some time, in a thread of its process, after what was told before."""
         world = self._world
         self._newest_us = max(self._newest_us, world.clock.now_us + world.latency_us())

@@ -13,7 +13,7 @@ from crosscut.flow.flow import Flow
 from crosscut.graph.frames import AnyFrameSpec
 from crosscut.graph.specs import SinkSpec
 from crosscut.protocol.snapshot.choosing import ProtocolKind
-from crosscut.testing.simulator.blame import told
+from crosscut.testing.simulator.blame import error_text
 from crosscut.testing.simulator.options import PROTOCOLS, Options, options_of
 from crosscut.testing.simulator.sharing import shared
 from crosscut.testing.simulator.shrink import Life, live, with_fewer_faults
@@ -84,7 +84,7 @@ class Simulation(ABC):
         """Return a life, and the same as small as it fails."""
         life = live(self.options(seed), None, self._make)
         small = self.shrunk(self.options(seed), life) if life.failure else life
-        return life.told(), small.told()
+        return life.printable(), small.printable()
 
     def one(self, options: Options, faults: tuple[int, ...] | None) -> Life:
         """Let one world live.
@@ -184,7 +184,7 @@ class FlowSimulation(Simulation):
             try:
                 return rehearsal(flow, records_max, options)
             except UserCodeError as error:
-                raise FlowError(f"flow {flow.name!r} can't be simulated: {told(error)}") from error
+                raise FlowError(f"flow {flow.name!r} can't be simulated: {error_text(error)}") from error
             except Violation as violation:
                 why = violation
         raise FlowError(

@@ -32,7 +32,7 @@ from crosscut.testing.simulator.network import VirtualTransport
 from crosscut.testing.simulator.processes import Process
 from crosscut.testing.simulator.promises import Promises
 from crosscut.testing.simulator.scheduler import Spark
-from crosscut.testing.simulator.worker import Moments, Word, WorkerProcess
+from crosscut.testing.simulator.worker import Moments, WorkerMessageType, WorkerProcess
 
 if TYPE_CHECKING:
     from crosscut.testing.simulator.world import World
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 WORKERS_END_US = 50_000
 AT_ONCE_US = 10_000
 """Between two things of which one follows the other at once."""
-WORDS = get_args(Word)
+MESSAGE_TYPES = get_args(WorkerMessageType)
 
 
 class WatchedDriver(CoordinatorDriver):
@@ -82,9 +82,9 @@ class WatchedDriver(CoordinatorDriver):
     def link_message(self, link: Link, message: WorkerMessage) -> None:
         worker = self._worker_at(link)
         if worker is not None and not isinstance(message, WorkerHeartbeat):
-            worker.has_said(message)
-            said = f"{self._process.name} hears {type(message).__name__} of {worker.name}"
-            self._world.note(said, message)
+            worker.note_sent(message)
+            text = f"{self._process.name} hears {type(message).__name__} of {worker.name}"
+            self._world.note(text, message)
             if isinstance(message, TaskFailed):
                 self._world.task_failed(message)
             elif isinstance(message, WorkerReady):
@@ -92,8 +92,8 @@ class WatchedDriver(CoordinatorDriver):
             elif isinstance(message, SnapshotAcknowledged):
                 self._world.checkers.acknowledged(message.snapshot)
         elif isinstance(link, BatchLink) and not isinstance(message, WorkerHeartbeat):
-            said = f"{self._process.name} hears {type(message).__name__} of batches, index {link.index}"
-            self._world.note(said, message)
+            text = f"{self._process.name} hears {type(message).__name__} of batches, index {link.index}"
+            self._world.note(text, message)
             if isinstance(message, TaskFailed):
                 self._world.task_failed(message)
             elif isinstance(message, SnapshotAcknowledged):
@@ -119,11 +119,11 @@ class WatchedDriver(CoordinatorDriver):
             if isinstance(effect, SendMessage) and not isinstance(effect.message, CoordinatorHeartbeat):
                 link = self._links.get(effect.link)
                 worker = self._worker_at(link) if link is not None else None
-                if link is not None and worker is not None and isinstance(effect.message, WORDS):
-                    worker.told.append((link, effect.message))
-                told = worker.name if worker is not None else None
-                said = f"{self._process.name} tells {told} {type(effect.message).__name__}"
-                world.note(said, effect.message)
+                if link is not None and worker is not None and isinstance(effect.message, MESSAGE_TYPES):
+                    worker.received.append((link, effect.message))
+                receiver = worker.name if worker is not None else None
+                text = f"{self._process.name} tells {receiver} {type(effect.message).__name__}"
+                world.note(text, effect.message)
                 if isinstance(effect.message, DeployTasks):
                     self._note_rescaling(effect.message)
         self._promises.note(event, effects)

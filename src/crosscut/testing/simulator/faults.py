@@ -99,11 +99,11 @@ def _to_a_process(world: World, fault: PlannedFault, passing: Process | None) ->
             return driver.cluster.speculate(choice)
         case "lose shuffle blocks" if isinstance(driver, JobProcess):
             return driver.cluster.lose_blocks(choice)
-        case "repeat a message" if isinstance(worker, WorkerProcess) and worker.said:
-            worker.say_again(_recent(worker.said, choice))
-        case "repeat a word" if isinstance(worker, WorkerProcess) and worker.told:
-            link, word = _recent(worker.told, choice)
-            worker.driver.do(lambda: link.say(word))
+        case "repeat a message" if isinstance(worker, WorkerProcess) and worker.sent:
+            worker.resend(_recent(worker.sent, choice))
+        case "repeat a word" if isinstance(worker, WorkerProcess) and worker.received:
+            link, message = _recent(worker.received, choice)
+            worker.driver.do(lambda: link.send_message(message))
         case _:
             return False
     return True
@@ -196,9 +196,9 @@ def _picked(candidates: Sequence[T], choice: int) -> T | None:
     return candidates[choice % len(candidates)] if candidates else None
 
 
-def _recent(said: Sequence[T], choice: int) -> T:
+def _recent(messages: Sequence[T], choice: int) -> T:
     """Return one of the last that were said, rather one of the very last."""
-    return said[-1 - choice % min(len(said), (2, 5, 20)[choice % 3])]
+    return messages[-1 - choice % min(len(messages), (2, 5, 20)[choice % 3])]
 
 
 def _workers(world: World) -> list[WorkerProcess]:

@@ -55,7 +55,7 @@ class WatchedFiles(MemoryFiles):
         self.is_log_away = False
         self.has_lost_entries = False
         self._appended = appended
-        self._tell_deleted = deleted
+        self._on_deleted = deleted
         self._deleted: list[str] = []
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -149,7 +149,7 @@ class WatchedFiles(MemoryFiles):
         super().delete(path)
         self._unsynced.pop(path, None)
         self._deleted.append(path)
-        self._tell_deleted(path)
+        self._on_deleted(path)
 
     def walk(self, path: str) -> Iterator[str]:
         """List: it may miss files that are there, and show files that are gone (D5)."""

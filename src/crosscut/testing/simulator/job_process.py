@@ -55,7 +55,7 @@ class JobProcess(DriverProcess):
 
     async def _drive(self) -> None:
         world = self.world
-        runner = self.runner = JobRunner(self._context(), self._told, self._owned)
+        runner = self.runner = JobRunner(self._context(), self._on_event, self._owned)
         world.drops.watch(runner.machine)
         end = await runner.run()
         error = runner.error
@@ -77,7 +77,7 @@ class JobProcess(DriverProcess):
     def _owned(self) -> None:
         self.world.seen["job owns its directory"] += 1
 
-    def _told(self, event: JobEvent) -> None:
+    def _on_event(self, event: JobEvent) -> None:
         if isinstance(event, Ended):
             self._ended_us = self.clock.now_us
         elif isinstance(event, EngineSwitched):

@@ -98,9 +98,9 @@ def _standing(
         for operator, (watermark, lowest) in _made(snapshot).items():
             if lowest is not None and (watermark is None or watermark < lowest):
                 yield f"watermark: {operator} of {task} says {watermark}, and all its splits are at {lowest}"
-        heard = [_leaving(snapshots[one]) for one in _feeders(task, graph, parallelism)]
-        known = [one for one in heard if one is not None]
-        if known and len(known) == len(heard):
+        incoming = [_leaving(snapshots[one]) for one in _feeders(task, graph, parallelism)]
+        known = [one for one in incoming if one is not None]
+        if known and len(known) == len(incoming):
             lowest = min(known)
             if snapshot.watermark is None or snapshot.watermark < lowest:
                 yield f"watermark: {task} is at {snapshot.watermark}, and all that feed it are at {lowest}"

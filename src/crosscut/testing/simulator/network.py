@@ -165,7 +165,7 @@ class VirtualTransport(asyncio.Transport):
         self.protocol: asyncio.Protocol | None = None
         self._network = network
         self._addresses = {"sockname": own, "peername": other}
-        self._inbox: deque[bytes] = deque()
+        self._arrived: deque[bytes] = deque()
         self._end: tuple[OSError | None] | None = None
         self._is_closing = False
         self._is_reading = False
@@ -229,7 +229,7 @@ class VirtualTransport(asyncio.Transport):
             return
         self.process.operate()
         self._is_closing = True
-        if self._inbox:
+        if self._arrived:
             # Unread bytes are a reason for a reset, and that may be faster than bytes that were sent.
             self.out.end(ConnectionResetError("reset by peer"), loses=self._network.fault_profile.coin())
         else:
@@ -257,8 +257,8 @@ class VirtualTransport(asyncio.Transport):
         if self._is_closing or not self.process.is_alive:
             self.out.end(ConnectionResetError("reset by peer"), loses=self._network.fault_profile.coin())
             return
-        self._inbox.append(data)
-        if len(self._inbox) == 1:
+        self._arrived.append(data)
+        if len(self._arrived) == 1:
             self._look()
 
     def taken(self, size: int) -> None:
@@ -276,14 +276,14 @@ class VirtualTransport(asyncio.Transport):
         self._end = (error,)
         if error is not None:
             # A reset does not wait for bytes that were not read yet.
-            self._inbox.clear()
-        if not self._inbox:
+            self._arrived.clear()
+        if not self._arrived:
             self._look()
 
     def process_died(self, *, loses: bool) -> None:
         """The operating system closes all that the process has left open."""
         self._is_closing = True
-        error = ConnectionResetError("reset by peer") if loses or self._inbox else None
+        error = ConnectionResetError("reset by peer") if loses or self._arrived else None
         self.out.end(error, loses=loses)
         self._network.ends.pop(self, None)
 
@@ -294,23 +294,23 @@ class VirtualTransport(asyncio.Transport):
             self.peer.out.end(error, loses=loses)
 
     def _look(self) -> None:
-        if self._is_reading and not self._is_paused and (self._inbox or self._end is not None):
+        if self._is_reading and not self._is_paused and (self._arrived or self._end is not None):
             self.process.loop.call_soon(self._read)
 
     def _read(self) -> None:
         if self._is_closing or self._is_paused or self.protocol is None:
             return
-        if self._inbox:
-            data = b"".join(self._inbox) if len(self._inbox) > 1 else self._inbox[0]
-            self._inbox.clear()
+        if self._arrived:
+            data = b"".join(self._arrived) if len(self._arrived) > 1 else self._arrived[0]
+            self._arrived.clear()
             network = self._network
             size = network.fault_profile.cut(len(data))
             if size < len(data):
-                self._inbox.append(data[size:])
+                self._arrived.append(data[size:])
                 data = data[:size]
             if network.tap is not None:
                 network.tap.read(self, data)
-            if self._inbox or self._end is not None:
+            if self._arrived or self._end is not None:
                 # Before the protocol is told: an error of it must not stop the rest.
                 self._look()
             self.protocol.data_received(data)
@@ -327,7 +327,7 @@ class VirtualTransport(asyncio.Transport):
         self._finish(error)
 
     def _finish(self, error: OSError | None) -> None:
-        self._inbox.clear()
+        self._arrived.clear()
         self.process.transports.pop(self, None)
         self._network.ends.pop(self, None)
         if self.protocol is not None:

@@ -187,8 +187,10 @@ class _Run:
         with UserCode(node.uid, (key, value)):
             if not self._sets_aside[node.uid]:
                 return call()
-            letter = DeadLetter((key, copied(value)), "", node.uid, key)
-            return self._attempted(vertex, node, call, letter, self._at_the_end(vertex, letter).time)
+            dead_letter = DeadLetter((key, copied(value)), "", node.uid, key)
+            return self._attempted(
+                vertex, node, call, dead_letter, self._at_the_end(vertex, dead_letter).time
+            )
 
     def _at_the_end(self, vertex: Vertex, record: Any) -> Item:
         return Item(record, None, TIMESTAMP_MAX if vertex.has_event_time else None)
@@ -212,8 +214,8 @@ class _Run:
             call = partial(_called, on_timer[table], time, context, at)
             with UserCode(node.uid, (context.key, time)):
                 if dead_letters_of(node.spec):
-                    letter = DeadLetter(None, "", node.uid, key, time)
-                    results = self._attempted(vertex, node, call, letter, at)
+                    dead_letter = DeadLetter(None, "", node.uid, key, time)
+                    results = self._attempted(vertex, node, call, dead_letter, at)
                 else:
                     results = call()
             for one in results:
@@ -232,9 +234,9 @@ class _Run:
         for node in chain[position:]:
             try:
                 if self._sets_aside[node.uid]:
-                    letter = DeadLetter(item.record, "", node.uid, item.key)
+                    dead_letter = DeadLetter(item.record, "", node.uid, item.key)
                     call = partial(self._processed, vertex, node, item)
-                    processed = self._attempted(vertex, node, call, letter, item.time)
+                    processed = self._attempted(vertex, node, call, dead_letter, item.time)
                 else:
                     processed = self._processed(vertex, node, item)
             except BaseException as error:
@@ -259,10 +261,10 @@ class _Run:
         vertex: Vertex,
         node: OperatorNode,
         call: Callable[[], tuple[Item, ...]],
-        letter: DeadLetter,
+        dead_letter: DeadLetter,
         time: int | None,
     ) -> tuple[Item, ...]:
-        """Return what `call` does, or have `letter` sent: then nothing has happened but that."""
+        """Return what `call` does, or have `dead_letter` sent: then nothing has happened but that."""
         before = {name: rows_copied(state) for name, state in self._states.items()}
         queued = len(self._queue)
         try:
@@ -280,7 +282,7 @@ class _Run:
                 state.update(before.get(name, {}))
             while len(self._queue) > queued:
                 self._queue.pop()
-            with_error = replace(letter, error=text_of(error))
+            with_error = replace(dead_letter, error=text_of(error))
             self._send(vertex, SideOutput(node.uid, DEAD_LETTERS), Item(with_error, None, time))
             return ()
 

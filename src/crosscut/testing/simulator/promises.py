@@ -99,9 +99,9 @@ class Promises:
 
     def _note_message(self, link: LinkId, message: WorkerMessage) -> None:
         match message:
-            case SourceDrained(epoch, task) if self._is_heard(link):
+            case SourceDrained(epoch, task) if self._is_received(link):
                 self._drained.add((epoch, task))
-            case TransactionsCommitted(epoch, n, task) if self._is_heard(link):
+            case TransactionsCommitted(epoch, n, task) if self._is_received(link):
                 self._committed[epoch, task] = max(n, self._committed.get((epoch, task), CheckpointId(0)))
             case _:
                 pass
@@ -132,7 +132,7 @@ class Promises:
         waiting = sorted(m for of, m in self._completed if of == epoch and m > done)
         ensure(len(waiting) < most, f"P4: checkpoint {n} is triggered, and {waiting} are not committed")
 
-    def _is_heard(self, link: int) -> bool:
+    def _is_received(self, link: int) -> bool:
         return self._coordinator.registry.index_of(link) is not None
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crosscut.errors import CrosscutError, UserCodeError
-from crosscut.testing.simulator.blame import told
+from crosscut.testing.simulator.blame import error_text
 from crosscut.testing.simulator.options import Options
 from crosscut.testing.simulator.violation import Violation
 from crosscut.testing.simulator.world import World
@@ -41,7 +41,7 @@ class Life:
     plan_size: int
     repeated: tuple[Counter[Any], Counter[Any]] = field(default_factory=lambda: (Counter(), Counter()))
 
-    def told(self) -> Life:
+    def printable(self) -> Life:
         """Return the same with records as people see them: those of a user's own classes may not travel."""
         lacking, added = (_shown(some) for some in self.repeated)
         return replace(self, repeated=(lacking, added))
@@ -86,7 +86,7 @@ def live(options: Options, kept: Sequence[int] | None, make: Make) -> Life:
     except Violation as violation:
         failure = str(violation)
     except UserCodeError as error:
-        failure = f"UserCodeError: {told(error)}"
+        failure = f"UserCodeError: {error_text(error)}"
     except CrosscutError as error:
         # A machine of the product was given something impossible, or says that it is broken.
         failure = f"{type(error).__name__}: {error}"

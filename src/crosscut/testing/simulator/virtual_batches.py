@@ -29,7 +29,7 @@ DIED = "ExecutorLostFailure: a task has failed too often"
 SPARE = 1
 """Executors beyond the parallelism, so that a second attempt finds one."""
 
-Tell = Callable[..., None]
+Callback = Callable[..., None]
 """Has the driver called, in order: with a callback and its arguments."""
 
 
@@ -111,12 +111,17 @@ class VirtualBatches:
     """
 
     def __init__(
-        self, world: World, driver: DriverProcess, parallelism: int, graph: Callable[[], JobGraph], tell: Tell
+        self,
+        world: World,
+        driver: DriverProcess,
+        parallelism: int,
+        graph: Callable[[], JobGraph],
+        call_back: Callback,
     ) -> None:
         self._world = world
         self.driver = driver
         self.graph = graph
-        self._tell = tell
+        self._call_back = call_back
         self._executors_max = parallelism + SPARE
         self._executors: list[Executor] = []
         self._starting = 0
@@ -326,7 +331,7 @@ class VirtualBatches:
         self._world.seen["second result of a partition"] += is_second
         run.returned.add(attempt.index)
         for index, block in sent:
-            self._tell(run.on_returned, encoded_result(index, block))
+            self._call_back(run.on_returned, encoded_result(index, block))
 
     def _failed(self, run: _Run, attempt: Attempt) -> None:
         """An attempt has failed without a report."""
@@ -370,4 +375,4 @@ class VirtualBatches:
                 is_its = one.work is not None and one.work.attempt.run is run
                 if is_its and one.is_alive and self._world.coin():
                     one.die("killed with its run", loses=True)
-        self._tell(run.on_ended, outcome)
+        self._call_back(run.on_ended, outcome)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from crosscut.testing.simulator.scheduler import Spark
     from crosscut.testing.simulator.world import World
 
-Word = (
+WorkerMessageType = (
     DeployTasks
     | HaltTasks
     | StartTasks
@@ -154,8 +154,8 @@ class WorkerProcess(Process):
     """One attempt of one Spark task.
 
     Attributes:
-        said: What the driver has heard from it, to be said again.
-        told: What it was told, by which link.
+        sent: What the driver has heard from it, to be said again.
+        received: What it was told, by which link.
         repeated: What it says twice because of a fault.
     """
 
@@ -169,8 +169,8 @@ class WorkerProcess(Process):
         self.spark = spark
         self.driver = spark.driver
         self.worker: WatchedWorker | None = None
-        self.said: deque[WorkerMessage] = deque(maxlen=20)
-        self.told: deque[tuple[Link, CoordinatorMessage]] = deque(maxlen=20)
+        self.sent: deque[WorkerMessage] = deque(maxlen=20)
+        self.received: deque[tuple[Link, CoordinatorMessage]] = deque(maxlen=20)
         self.repeated: list[WorkerMessage] = []
         self._failed = Epoch(0)
         # Since when barriers wait in an output.
@@ -237,14 +237,14 @@ class WorkerProcess(Process):
                 f"after {timeout_us} us",
             )
 
-    def has_said(self, message: WorkerMessage) -> None:
+    def note_sent(self, message: WorkerMessage) -> None:
         """The driver has heard `message`: is it of an epoch that is over here?"""
         # Here no task is halfway: what it says until it is halted is as true as before.
         if isinstance(message, TaskFailed) and message.cause.kind not in HARMLESS:
             self._failed = max(self._failed, message.epoch)
         elif isinstance(message, _OF_AN_EPOCH):
             self._check_is_running(message, message.epoch)
-        self.said.append(message)
+        self.sent.append(message)
 
     def _check_is_running(self, message: WorkerMessage, epoch: Epoch) -> None:
         if epoch <= self._failed and message not in self.repeated:
@@ -253,9 +253,9 @@ class WorkerProcess(Process):
                 f"failed: {message!r:.300}"
             )
 
-    def say_again(self, message: WorkerMessage) -> None:
+    def resend(self, message: WorkerMessage) -> None:
         """Say what was said before: no TCP connection repeats anything, and the machines bear it."""
         link = self.worker.link if self.worker is not None else None
         if link is not None:
             self.repeated.append(message)
-            self.do(lambda: link.say(message))
+            self.do(lambda: link.send_message(message))

@@ -21,7 +21,7 @@ from crosscut.protocol.messages import SplitAssignment, TaskFailed
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log_key import LogKey
 from crosscut.testing.simulator import violation
-from crosscut.testing.simulator.blame import told_cause
+from crosscut.testing.simulator.blame import cause_text
 from crosscut.testing.simulator.checkers import Checkers
 from crosscut.testing.simulator.clock import Action, Clock
 from crosscut.testing.simulator.coverage import DropWatch
@@ -321,7 +321,7 @@ class World:
             is_refused = end.cause is not None and end.cause.kind == "HistoryError"
             ensure(
                 not is_refused or self.files.has_lost_entries,
-                f"I10: a job is refused because of its own output: {told_cause(end.cause)}",
+                f"I10: a job is refused because of its own output: {cause_text(end.cause)}",
             )
             if is_refused:
                 self.seen["ended loudly after a broken promise"] += 1
@@ -332,12 +332,12 @@ class World:
             is_of_store = end.cause is not None and end.cause.kind in ("StoreError", "CheckpointsFailed")
             ensure(
                 not (self.options.outage_ms and is_owner and is_of_store) or bool(self.files.damaged),
-                f"I15: a store that is down for less than an outage ends the job: {told_cause(end.cause)}",
+                f"I15: a store that is down for less than an outage ends the job: {cause_text(end.cause)}",
             )
             decided_us = self.clock.now_us if at_us is None else at_us
             is_late = decided_us < self._calm_from_us + LATE_ANSWER_US or driver in self._late_risers
             is_expected = not self.is_calm or not is_owner or self.has_finished or is_late
-            ensure(is_expected, f"I10: without faults, the job fails: {told_cause(end.cause)}")
+            ensure(is_expected, f"I10: without faults, the job fails: {cause_text(end.cause)}")
         self._driver_gone()
 
     def _driver_gone(self) -> None:
@@ -483,7 +483,7 @@ class World:
         self.is_over = True
         for process in self.processes:
             if isinstance(process, WorkerProcess) and process.worker is not None:
-                for reason, count in process.worker.obedience.dropped.items():
+                for reason, count in process.worker.lifecycle.dropped.items():
                     self.seen[f"drop: {reason}"] += count
             process.die("the world is over")
             process.loop.unwind()

@@ -149,8 +149,8 @@ class ChangesReader(SplitReader[Change]):
             failure = error
         except Exception as error:  # noqa: BLE001 - the last frame of the thread: `read` raises it
             psycopg = required("psycopg", "postgres")
-            said = shown(error) if isinstance(error, psycopg.Error) else f"{type(error).__name__}: {error}"
-            failure = ConnectorError(f"{self._source.describe()}: {said}")
+            reason = shown(error) if isinstance(error, psycopg.Error) else f"{type(error).__name__}: {error}"
+            failure = ConnectorError(f"{self._source.describe()}: {reason}")
         with self._filled:
             self._failure = failure
             self._has_ended = failure is None
