@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from crosscut.errors import CrosscutError
     from crosscut.flow.flow import Flow
     from crosscut.flow.frame import Frame
+    from crosscut.flow.keyed_frame import KeyedFrame
     from crosscut.flow.keyed_stream import KeyedStream
     from crosscut.flow.stream import Stream
     from crosscut.flow.tumbling import tumbling
@@ -122,6 +123,7 @@ __all__ = [
     "HeldData",
     "Job",
     "JsonLogFormatter",
+    "KeyedFrame",
     "KeyedProcess",
     "KeyedStream",
     "ListState",
@@ -202,6 +204,7 @@ _NAMES = {
     "errors": "CrosscutError",
     "flow.flow": "Flow",
     "flow.frame": "Frame",
+    "flow.keyed_frame": "KeyedFrame",
     "flow.keyed_stream": "KeyedStream",
     "flow.stream": "Stream",
     "flow.tumbling": "tumbling",

@@ -55,7 +55,9 @@ def test_frames_between_records_pass(simulate) -> None:  # type: ignore[no-untyp
         ".frame({'w': 'string', 'n': 'int64'})\n"
         "frame.filter(pl.col('n') % 3 > 0).with_columns(n=pl.col('n') * 2).sink(cc.collect())\n"
         "rows = frame.drop('w').rows().key_by(lambda r: r['n'] % 4)\n"
-        "rows.sum(lambda r: r['n'], emit='final').sink(cc.collect())",
+        "rows.sum(lambda r: r['n'], emit='final').sink(cc.collect())\n"
+        "totals = frame.key_by('w').agg(pl.len(), total=pl.col('n').sum(), emit='final')\n"
+        "totals.filter(pl.col('total') > 5).rows().sink(cc.collect())",
         *(word for one in ("aligned", "unaligned", "switching", "halting") for word in ("--snapshots", one)),
     )
     assert done.exit_code == 0, done.output

@@ -20,6 +20,7 @@ KNOWN = {
             "crosscut.flow.advice",
             "crosscut.flow.connected_streams",
             "crosscut.flow.frame",
+            "crosscut.flow.keyed_frame",
             "crosscut.flow.keyed_stream",
             "crosscut.flow.split_stream",
             "crosscut.flow.stream",

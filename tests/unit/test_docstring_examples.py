@@ -29,7 +29,7 @@ def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: py
     assert not found.failed
 
 
-VOCABULARY = (cc.Flow, cc.Stream, cc.KeyedStream, cc.WindowedStream, cc.Frame)
+VOCABULARY = (cc.Flow, cc.Stream, cc.KeyedStream, cc.WindowedStream, cc.Frame, cc.KeyedFrame)
 """Classes whose methods make a flow."""
 
 WITHOUT = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -17,12 +18,19 @@ from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
 from crosscut.errors import FlowError, UserCodeError
+from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows
+from crosscut.foundation.ids import ChannelId, TaskId, VertexId
+from crosscut.foundation.keys import key_group, owner_of_group
 from crosscut.graph.frames import FrameSpec
 from crosscut.graph.identity import identity_of
 from crosscut.graph.shipping import pack_graph, unpack_graph
 from crosscut.operators.operator import shortened
+from crosscut.task.items import LoggedBatch
+from crosscut.task.rerouting import rerouted
+from crosscut.testing.simulator.sources import ReplayedSource
 from crosscut.testing.sources import read_source
+from crosscut.wire.batches import decode_batch, encode_batch
 
 pl = pytest.importorskip("polars", reason="pip install 'crosscut[polars]'")
 arrow = pytest.importorskip("pyarrow", reason="pip install 'crosscut[polars]'")
@@ -162,6 +170,14 @@ def test_nanoseconds_do_not_become_records() -> None:
             write()
     fine.with_columns(pl.col("at").dt.cast_time_unit("us")).rows()
     fine.sink(cc.files.write_parquet("out", {"at": "timestamp[ns]"}))
+
+
+def test_maps_do_not_become_records() -> None:
+    """A dict would hold one of two entries with the same key."""
+    maps = frame(arrow.schema([("m", arrow.map_(arrow.string(), arrow.int64())), ("id", arrow.int64())]))
+    with pytest.raises(FlowError, match="'m' of type Map"):
+        maps.rows()
+    maps.drop("m").rows()
 
 
 def test_a_sink_with_other_columns_is_refused() -> None:
@@ -399,3 +415,125 @@ def test_parquet_becomes_parquet_and_records_in_the_micro_batch_engine(tmp_path:
     found = pl.concat([pl.read_parquet(path) for path in (tmp_path / "out").glob("*.parquet")])
     assert found.sort("id").equals(expected.sort("id"))
     assert sorted(records.records()) == every.filter(pl.col("id") < 10)["id"].sort().to_list()
+
+
+# Keys and aggregates.
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda f: f.key_by(), "expected the names of columns"),
+        (lambda f: f.key_by("nam"), "'nam' of type str is no column"),
+        (lambda f: f.key_by("id", "id"), "'id' is named twice"),
+        (lambda f: f.with_columns(d=pl.date(2020, 1, 1)).key_by("d"), "'d' of type Date holds no keys"),
+        (lambda f: f.key_by("id").count(), "has no 'count'"),
+        (lambda f: f.key_by("id").agg(), "expected aggregates"),
+        (lambda f: f.key_by("id").agg(5), "5 is no expression"),
+        (lambda f: f.key_by("id").agg(n=5), "5 is no expression"),
+        (lambda f: f.key_by("id").agg(pl.col("price")), "no aggregate that goes on from batch to batch"),
+        (lambda f: f.key_by("id").agg(pl.col("price").median()), "no aggregate that goes on"),
+        (lambda f: f.key_by("id").agg(pl.col("price").var(ddof=0)), "no aggregate that goes on"),
+        (lambda f: f.key_by("id").agg(pl.col("price").sum() + 1), "no aggregate that goes on"),
+        (lambda f: f.key_by("id").agg(pl.col("word").sum()), "sum 'word' of values of type String"),
+        (lambda f: f.key_by("id").agg(x=pl.struct("id").first()), "first 'x' of values of type Struct"),
+        (lambda f: f.key_by("id").agg(pl.col("nam").sum()), 'unable to find column "nam"'),
+        (lambda f: f.key_by("id").agg(pl.col("price", "word").count()), "agg': "),
+        (lambda f: f.key_by("id").agg(pl.col("id").sum()), "several columns would be called id"),
+        (lambda f: f.key_by("id").agg(pl.col("price").shift().sum()), "from that row alone"),
+        (lambda f: f.key_by("id").agg(pl.lit(1).sum()), "from that row alone"),
+        (lambda f: f.key_by("id").agg(pl.col("price").drop_nulls().first()), "3 values of 4 rows"),
+        (lambda f: f.key_by("id").agg(pl.len(), emit="updates"), "expected 'batch' or 'final'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_about_keys_and_aggregates_is_told_where_it_is_written(
+    write: Callable[[Any], Any], said: str
+) -> None:
+    with pytest.raises((FlowError, AttributeError), match=re.escape(said)):
+        write(frame())
+
+
+def test_the_columns_of_aggregates_have_room_for_sums() -> None:
+    made = frame({"k": "int8", "u": "uint8", "f": "float32", "d": "date32"}).key_by("k").agg(
+        pl.len(), n=pl.col("u").count(), s=pl.col("k").sum().alias("x"), u=pl.col("u").sum(),
+        f=pl.col("f").sum(),
+        m=pl.col("u").mean(), low=pl.col("d").min(),
+    )  # fmt: skip
+    assert made.schema == {
+        "k": pl.Int8, "len": pl.Int64, "n": pl.Int64, "s": pl.Int64, "u": pl.UInt64, "f": pl.Float64,
+        "m": pl.Float64, "low": pl.Date,
+    }  # fmt: skip
+
+
+def aggregating(
+    directory: Path, records: Any, *, kinds: Any = None, emit: Any = "final"
+) -> tuple[cc.Flow, Any]:
+    flow, out = cc.Flow("totals"), cc.collect(directory)
+    stream = flow.source(records, name="in")
+    keyed = stream.frame({"w": "string", "n": "int64"}, name="frame").key_by("w", name="key")
+    aggregates = kinds or {"rows": pl.len(), "total": pl.col("n").sum(), "low": pl.col("n").min()}
+    keyed.agg(emit=emit, name="totals", **aggregates).sink(out, name="out")
+    return flow, out
+
+
+def test_state_of_other_aggregates_is_refused() -> None:
+    first, _ = aggregating(Path("x"), cc.items([]))
+    other, _ = aggregating(Path("x"), cc.items([]), kinds={"rows": pl.len()})
+    same, _ = aggregating(Path("x"), cc.items([]))
+    fingerprints = [flow.compile(2, 128).fingerprint for flow in (first, other, same)]
+    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize("emit", ["batch", "final"])
+def test_aggregates_in_the_micro_batch_engine_are_exact(tmp_path: Path, backend: Any, emit: Any) -> None:
+    if backend == "rocksdb":
+        pytest.importorskip("rocksdict")
+    records = [{"w": None if number % 11 == 0 else f"w{number % 7}", "n": number} for number in range(400)]
+    splits = {f"s{split}": records[split::3] for split in range(3)}
+    flow, out = aggregating(tmp_path / "out", ReplayedSource(splits), emit=emit)
+    settings = cc.Settings(
+        engine=cc.MicroBatch(records_max=60),
+        parallelism=2,
+        checkpoint_dir=tmp_path / "checkpoints",
+        checkpoint_interval="10ms",
+        restart=cc.Restart(failures=3),
+        state_backend=backend,
+    )
+    storm = FaultProfile(doubled=0.4, torn=0.2, lost=0.1)
+    end, _ = run_batches(
+        flow.compile(2, 128), settings, lambda g, url: LocalJobs(g, url, Random(3), storm, backend)
+    )
+    assert end is not None and end.cause is None
+    every = (
+        pl.DataFrame(records)
+        .group_by("w")
+        .agg(rows=pl.len().cast(pl.Int64), total=pl.col("n").sum(), low=pl.col("n").min())
+    )
+    found = pl.DataFrame(out.records(), schema=every.schema)
+    if emit == "final":
+        assert found.height == every.height
+    assert found.group_by("w").agg(pl.all().sort_by("rows").last()).sort("w").equals(every.sort("w"))
+
+
+def test_rows_on_their_way_go_to_the_new_owner_of_their_key() -> None:
+    """At another parallelism each task takes those whose keys it owns, from the logs of all."""
+    flow, _ = aggregating(Path("x"), cc.items([]))
+    graph = flow.compile(3, 128)
+    edge = graph.edges[0]
+    channel = ChannelId(edge.input, TaskId(VertexId(edge.source), 0), TaskId(VertexId(edge.target), 1))
+    rows = FrameRows(pl.DataFrame({"w": ["a", "b", None, "c", "a"], "n": [1, 2, 3, 4, 5]}), ("w",))
+    log = [LoggedBatch(channel, encode_batch(Batch(rows)), len(rows), by_sender=True)]
+
+    def owner_of(key: Any) -> int:
+        return owner_of_group(key_group(key, 128), 128, 3)
+
+    for index in range(3):
+        task = TaskId(VertexId(edge.target), index)
+        found = [
+            row
+            for _, batches in rerouted([log], task, graph, owner_of, 2)
+            for one in batches
+            for row in decode_batch(one.data).records
+        ]
+        assert found == [row for row in rows if owner_of(row["w"]) == index]

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import polars
 import pytest
 
 import crosscut as cc
@@ -82,8 +83,12 @@ FRAME: dict[str, Added] = {
     "drop": lambda f, name: framed(f).with_columns(m="n").drop("m", name=name),
     "rename": lambda f, name: framed(f).rename({"n": "m"}, name=name),
     "map_batches": lambda f, name: framed(f).map_batches(abs, {"n": "int64"}, name=name),
+    "key_by": lambda f, name: framed(f).key_by("n", name=name),
     "rows": lambda f, name: framed(f).rows(name=name),
     "sink": lambda f, name: framed(f).sink(cc.printing(), name=name),
+}
+KEYED_FRAME: dict[str, Added] = {
+    "agg": lambda f, name: framed(f).key_by("n").agg(polars.len(), name=name),
 }
 KEYED: dict[str, Added] = {
     **{
@@ -118,6 +123,7 @@ CASES = {
     f"{kind}.{method}": added
     for kind, methods in (
         ("Stream", STREAM), ("KeyedStream", KEYED), ("WindowedStream", WINDOWED), ("Frame", FRAME),
+        ("KeyedFrame", KEYED_FRAME),
         ("Flow", OTHERS)
     )
     for method, added in methods.items()
@@ -133,7 +139,13 @@ def test_an_operator_is_called_as_it_is_named(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "methods"),
-    [(cc.Stream, STREAM), (cc.KeyedStream, KEYED), (cc.WindowedStream, WINDOWED), (cc.Frame, FRAME)],
+    [
+        (cc.Stream, STREAM),
+        (cc.KeyedStream, KEYED),
+        (cc.WindowedStream, WINDOWED),
+        (cc.Frame, FRAME),
+        (cc.KeyedFrame, KEYED_FRAME),
+    ],
 )
 def test_every_method_that_adds_an_operator_takes_a_name(kind: type, methods: dict[str, Added]) -> None:
     public = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}

@@ -196,6 +196,12 @@ def conformed(frame: Any, schema: Any, arrow_schema: Any, *, is_closed: bool) ->
 
 def unlike_records(schema: Any) -> str:
     """Return why records can't hold what is in the columns, "" if they can."""
+    maps = [name for name, kind in schema.items() if "Map(" in repr(kind)]
+    if maps:
+        return (
+            f"column {maps[0]!r} of type {schema[maps[0]]}: a dict holds each key once, and a map may "
+            f"have it twice; leave the column out with drop"
+        )
     fine = [name for name, kind in schema.items() if "'ns'" in repr(kind)]
     if not fine:
         return ""

@@ -15,6 +15,7 @@ from crosscut.errors import CheckpointError, FlowError, InternalError, StoreErro
 from crosscut.foundation.data_pickles import only_data
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.graph.components import component_of
+from crosscut.graph.frames import FrameAggregateSpec
 from crosscut.graph.specs import (
     AggregateSpec,
     ConnectSpec,
@@ -172,7 +173,7 @@ def newest_values(store: CheckpointStore, graph: JobGraph, uid: str, state: str)
 
 def _states_of(spec: OperatorSpec) -> list[str]:
     match spec:
-        case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
+        case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec() | FrameAggregateSpec():
             return [MAIN]
         case ProcessSpec(_, states) | StreamProcessSpec(_, states) | ConnectSpec(_, states):
             return [name for name, _ in states]

@@ -28,6 +28,7 @@ from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
 from crosscut.graph.specs import OperatorSpec, SinkSpec, SourceSpec
 
 if TYPE_CHECKING:
+    from crosscut.flow.keyed_frame import KeyedFrame
     from crosscut.flow.stream import Stream
 
 
@@ -195,6 +196,30 @@ class Frame(Tail):
         made, _ = _schemas(self._draft, kind, schema)
         spec = FrameMapSpec(BatchFunction(checked, format), self._schema, made, kind, is_by_row=False)
         return self._then(kind, spec, made, name)
+
+    def key_by(self, *columns: str, name: str | None = None) -> KeyedFrame:
+        """Bring together, in one task, all rows that have the same values in these columns.
+
+        They go to the task that has the records of a stream with the same key: the value of one column, or
+        the tuple of several. A null is a key. Columns are of integers, texts, bytes or booleans; of floats
+        only whole numbers are keys, as in records, and anything else fails the job.
+
+        Raises:
+            FlowError: A column does not exist, or its values are no keys.
+
+        Examples:
+            >>> import crosscut as cc
+            >>> import polars as pl
+            >>> orders = cc.Flow("turnover").source(cc.items([{"item": "tea", "price": 3}]))
+            >>> keyed = orders.frame({"item": "string", "price": "int64"}).key_by("item")
+            >>> turnover = keyed.agg(pl.len().alias("orders"), total=pl.col("price").sum())
+            >>> turnover.schema
+            Schema([('item', String), ('orders', Int64), ('total', Int64)])
+        """
+        from crosscut.flow.keyed_frame import keyed_frame
+
+        self._check_names("key_by", columns)
+        return keyed_frame(self._draft, self._operator, self._schema, columns, name)
 
     def rows(self, *, name: str | None = None) -> Stream[dict[str, Any]]:
         """Return the stream of the rows, each a dict by column.

@@ -72,6 +72,27 @@ def check_row_wise(draft: Draft, kind: str, function: RowWise, schema: Any) -> N
         raise flow_error(draft, kind, _refusal(function.method))
 
 
+def check_aggregated(draft: Draft, function: RowWise, schema: Any) -> None:
+    """Refuse what is not one value for each row, to be aggregated.
+
+    Raises:
+        FlowError: It is not.
+    """
+    check_row_wise(draft, "agg", function, schema)
+    rows = _some_rows(schema)
+    try:
+        count = getattr(rows, function.method)(*function.arguments, **function.named).height
+    except Exception:  # noqa: BLE001 - these rows may be none that it takes
+        return
+    if count != rows.height:
+        raise flow_error(
+            draft,
+            "agg",
+            f"{function.arguments[0]!s:.200} gives {count} values of {rows.height} rows: expected one of "
+            f"each. Values that are not to count are made null, as in pl.when(condition).then(value)",
+        )
+
+
 def _refusal(what: str) -> str:
     return (
         f"{what:.200} does not say what becomes of a row from that row alone: {_ALIKE}. Use an expression of "

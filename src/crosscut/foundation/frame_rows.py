@@ -49,7 +49,7 @@ class FrameRows(list[Any]):
 
     def key_values(self) -> list[Any]:
         """Return the key of each row as the rows of a stream have it: one value, or a tuple of several."""
-        return _key_values(self.frame.select(self.key_columns))
+        return key_values(self.frame.select(self.key_columns))
 
     def by_owner(self, owners_of: Callable[[Sequence[Any]], list[int]]) -> list[tuple[int, FrameRows]]:
         """Divide the rows by who owns their key; they keep their order.
@@ -61,7 +61,7 @@ class FrameRows(list[Any]):
             return []
         columns = list(self.key_columns)
         different = self.frame.select(columns).unique(maintain_order=True)
-        owners = owners_of(_key_values(different))
+        owners = owners_of(key_values(different))
         if len(set(owners)) == 1:
             return [(owners[0], self)]
         import polars
@@ -168,6 +168,7 @@ def schema_text(schema: Any) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in schema.items()) or "no columns"
 
 
-def _key_values(keys: Any) -> list[Any]:
+def key_values(keys: Any) -> list[Any]:
+    """Return the keys that the rows of a `polars.DataFrame` are, as those of records."""
     values: list[Any] = keys.to_series().to_list() if keys.width == 1 else keys.rows()
     return values

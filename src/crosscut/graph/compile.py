@@ -14,7 +14,13 @@ from crosscut.errors import FlowError, invariant
 from crosscut.graph.back_edges import back_edges
 from crosscut.graph.components import check_loops
 from crosscut.graph.event_time import timed_operators
-from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
+from crosscut.graph.frames import (
+    FrameAggregateSpec,
+    FrameKeyBySpec,
+    FrameMapSpec,
+    FrameRowsSpec,
+    FrameSpec,
+)
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.lookup import LookupSpec
 from crosscut.graph.rate_limit import shared_turns
@@ -115,6 +121,10 @@ def kind_of(spec: OperatorSpec) -> str:
             return spec.kind
         case FrameRowsSpec():
             return "rows"
+        case FrameKeyBySpec():
+            return "key_by"
+        case FrameAggregateSpec():
+            return "agg"
         case SinkSpec():
             return "sink"
     assert_never(spec)
@@ -197,6 +207,7 @@ def _check(
                 )
         if not consumers[node.uid] and not isinstance(node.spec, SinkSpec | SplitSpec | ForEachSpec):
             hint = "count, sum, ..." if isinstance(node.spec, KeyBySpec) else "sink"
+            hint = "agg" if isinstance(node.spec, FrameKeyBySpec) else hint
             raise FlowError(
                 f"flow {name!r}: the stream of operator {node.uid!r} leads nowhere: "
                 f"go on with .{hint} or remove the operator",

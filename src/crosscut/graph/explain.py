@@ -11,7 +11,7 @@ from crosscut.foundation.frame_rows import schema_text
 from crosscut.foundation.keys import groups_of_task
 from crosscut.graph.channels import channels_of
 from crosscut.graph.compile import kind_of
-from crosscut.graph.frames import FrameMapSpec, FrameSpec
+from crosscut.graph.frames import FrameAggregateSpec, FrameMapSpec, FrameSpec
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -38,7 +38,7 @@ _TASKS_SHOWN = 4
 _KEYED = (CountSpec, SumSpec, ReduceSpec, AggregateSpec)
 _TIMED = (WindowSpec, IntervalJoinSpec, WindowJoinSpec, LatestJoinSpec)
 _PROCESSES = (ProcessSpec, StreamProcessSpec, ConnectSpec)
-_WITH_STATE = (*_KEYED, *_PROCESSES, *_TIMED, AsyncMapSpec, SourceSpec, SinkSpec)
+_WITH_STATE = (*_KEYED, FrameAggregateSpec, *_PROCESSES, *_TIMED, AsyncMapSpec, SourceSpec, SinkSpec)
 
 
 def explained(graph: JobGraph) -> str:
@@ -184,7 +184,9 @@ def _operator(node: OperatorNode) -> str:
         details += [name for name, _ in node.spec.predicates] + ["rest"] * node.spec.has_rest
     if isinstance(node.spec, _KEYED):
         details.append(node.spec.emit)
-    if isinstance(node.spec, FrameSpec | FrameMapSpec):
+    if isinstance(node.spec, FrameAggregateSpec):
+        details.append(node.spec.emit)
+    if isinstance(node.spec, FrameSpec | FrameMapSpec | FrameAggregateSpec):
         details.append(schema_text(node.spec.schema))
     if isinstance(node.spec, _PROCESSES):
         details += [f"{name}: {kind}" for name, kind in node.spec.states]

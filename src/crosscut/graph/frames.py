@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,44 @@ class FrameRowsSpec:
     """Makes records of a frame: a dict for each row."""
 
 
-AnyFrameSpec = FrameSpec | FrameMapSpec | FrameRowsSpec
+@dataclass(frozen=True, slots=True)
+class FrameKeyBySpec:
+    """Says which columns are the key. Always the last of its vertex; what follows is a hash edge."""
+
+    columns: tuple[str, ...]
+    schema: Any
+
+
+FrameEmit = Literal["batch", "final"]
+"""When aggregates of a frame say how far they have come: after each batch, for its keys, or at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAggregateSpec:
+    """Aggregates the rows of each key.
+
+    Attributes:
+        aggregates: Each a `crosscut.contracts.frame_aggregates.FrameAggregate`.
+        keys: Names and types of the columns that are the key.
+        reads: The schema of what comes.
+        schema: That of what leaves.
+        states: What is kept for each aggregate: state of others is refused.
+    """
+
+    aggregates: tuple[Any, ...]
+    keys: dict[str, Any]
+    reads: Any
+    schema: Any
+    emit: FrameEmit
+    states: tuple[tuple[str, str], ...]
+
+
+AnyFrameSpec = FrameSpec | FrameMapSpec | FrameRowsSpec | FrameKeyBySpec | FrameAggregateSpec
 
 
 def gives_frame(spec: object) -> bool:
     """Return whether what leaves an operator is a frame."""
-    return isinstance(spec, FrameSpec | FrameMapSpec)
+    return isinstance(spec, AnyFrameSpec) and not isinstance(spec, FrameRowsSpec)
 
 
 BATCH_FACTOR = 64

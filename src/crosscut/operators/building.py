@@ -10,7 +10,13 @@ from crosscut.contracts.connectors import SinkWriter
 from crosscut.contracts.process import declared, timer_tables
 from crosscut.contracts.state import MapState
 from crosscut.errors import InternalError
-from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
+from crosscut.graph.frames import (
+    FrameAggregateSpec,
+    FrameKeyBySpec,
+    FrameMapSpec,
+    FrameRowsSpec,
+    FrameSpec,
+)
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -78,7 +84,7 @@ def keyed_state(node: OperatorNode, new: NewState = KeyedState) -> KeyedState | 
     match node.spec:
         case CountSpec() | SumSpec():
             return new(int, keeps_keys=True)
-        case ReduceSpec():
+        case ReduceSpec() | FrameAggregateSpec():
             return new(nothing_yet, keeps_keys=True)
         case AggregateSpec(initial):
             return new(initial, keeps_keys=True)
@@ -174,7 +180,11 @@ def build(
             from crosscut.operators.timed_building import timed_operator
 
             return timed_operator(node.uid, spec, _present(state, node), Sides(node.uid, read_aside))
-        case FrameSpec() | FrameMapSpec() | FrameRowsSpec():
+        case FrameAggregateSpec():
+            from crosscut.operators.frame_aggregates import AggregateFrame
+
+            return AggregateFrame(node.uid, _present(state, node), spec)
+        case FrameSpec() | FrameMapSpec() | FrameRowsSpec() | FrameKeyBySpec():
             # Not above: a worker loads what its graph needs.
             from crosscut.operators.frames import frame_operator
 

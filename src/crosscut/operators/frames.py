@@ -11,11 +11,11 @@ from crosscut.contracts.frames import RowColumns, conformed
 from crosscut.errors import FlowError, InternalError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows, as_records, schema_text
-from crosscut.graph.frames import AnyFrameSpec, FrameMapSpec, FrameRowsSpec, FrameSpec
+from crosscut.graph.frames import FrameKeyBySpec, FrameMapSpec, FrameRowsSpec, FrameSpec
 from crosscut.operators.operator import Operator, user_code_error
 
 
-def frame_operator(uid: str, spec: AnyFrameSpec) -> Operator:
+def frame_operator(uid: str, spec: FrameSpec | FrameMapSpec | FrameRowsSpec | FrameKeyBySpec) -> Operator:
     """Return the running operator."""
     match spec:
         case FrameSpec():
@@ -24,6 +24,8 @@ def frame_operator(uid: str, spec: AnyFrameSpec) -> Operator:
             return FrameMap(uid, spec)
         case FrameRowsSpec():
             return FrameToRows(uid)
+        case FrameKeyBySpec(columns):
+            return FrameKeys(uid, columns)
         case _:
             assert_never(spec)
 
@@ -87,9 +89,7 @@ class FrameMap(Operator):
         self._function = spec.function
 
     def process(self, batch: Batch) -> Batch:
-        rows = batch.records
-        if not isinstance(rows, FrameRows):
-            raise _no_frame(self.uid, rows)
+        rows = frame_of(self.uid, batch)
         self.time_budget.step()
         try:
             made = self._made(rows.frame)
@@ -131,9 +131,7 @@ class FrameToRows(Operator):
     runs_in_copies = False
 
     def process(self, batch: Batch) -> Batch:
-        rows = batch.records
-        if not isinstance(rows, FrameRows):
-            raise _no_frame(self.uid, rows)
+        rows = frame_of(self.uid, batch)
         self.time_budget.step()
         try:
             records = as_records(rows.frame)
@@ -143,7 +141,29 @@ class FrameToRows(Operator):
         return Batch(records)
 
 
-def _no_frame(uid: str, records: list[Any]) -> InternalError:
-    return InternalError(
-        f"operator {uid!r} got a {type(records).__name__} of records, expected rows of a frame"
-    )
+class FrameKeys(Operator):
+    """Says which columns are the key; the hash edge after it routes by them."""
+
+    runs_in_copies = False
+
+    def __init__(self, uid: str, columns: tuple[str, ...]) -> None:
+        super().__init__(uid)
+        self._columns = columns
+
+    def process(self, batch: Batch) -> Batch:
+        self.time_budget.step()
+        self.taken_count += len(batch)
+        return Batch(frame_of(self.uid, batch).with_keys(self._columns))
+
+
+def frame_of(uid: str, batch: Batch) -> FrameRows:
+    """Return the rows of a batch that operator `uid` got.
+
+    Raises:
+        InternalError: They are records.
+    """
+    rows = batch.records
+    if not isinstance(rows, FrameRows):
+        kind = type(rows).__name__
+        raise InternalError(f"operator {uid!r} got a {kind} of records, expected rows of a frame")
+    return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from crosscut.foundation.ids import TaskId
 from crosscut.foundation.keys import KeyRouter
 from crosscut.graph.channels import leaving
-from crosscut.graph.frames import gives_frame
+from crosscut.graph.frames import FrameKeyBySpec, gives_frame
 from crosscut.graph.specs import JobGraph, KeyBySpec, Vertex
 from crosscut.task.outputs import Output, build_output
 
@@ -16,7 +16,8 @@ def outputs_of_task(
     """Return the outputs of a task, one for each edge that leaves its vertex."""
     # A fold that begins before the shuffle stands after the operator that made the keys.
     key_by_uid = next(
-        (node.uid for node in vertex.chain if isinstance(node.spec, KeyBySpec)), vertex.chain[-1].uid
+        (node.uid for node in vertex.chain if isinstance(node.spec, KeyBySpec | FrameKeyBySpec)),
+        vertex.chain[-1].uid,
     )
     outputs = []
     for edge in graph.edges:

@@ -19,6 +19,7 @@ from typing import Any, assert_never
 
 from crosscut.errors import StateError
 from crosscut.foundation.batch import Batch
+from crosscut.foundation.frame_rows import FrameRows
 from crosscut.foundation.ids import TaskId
 from crosscut.graph.specs import Edge, JobGraph
 from crosscut.protocol.splits.rescaling import copies_from, taken_over_by
@@ -102,6 +103,9 @@ def _owned(
 
 
 def _with_keys_of(batch: Batch, index: int, owner_of: OwnerOf) -> Batch:
+    if isinstance(batch.records, FrameRows):
+        divided = dict(batch.records.by_owner(lambda keys: list(map(owner_of, keys))))
+        return Batch(divided.get(index, []))
     keys = batch.keys
     if keys is None:
         if not batch.records:

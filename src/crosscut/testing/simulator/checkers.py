@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from crosscut.contracts.connected_process import SHARED_KINDS
 from crosscut.contracts.connectors import CommitPermit
+from crosscut.foundation.batch import Batch
+from crosscut.foundation.frame_rows import FrameRows
 from crosscut.foundation.ids import CheckpointId, Epoch, TaskId, VertexId
 from crosscut.foundation.keys import groups_of_task, key_group
 from crosscut.graph.specs import AsyncMapSpec
@@ -296,7 +298,7 @@ class Checkers:
                 for logged in decoded_log(self._content(part)):
                     batch = decode_batch(logged.data)
                     ensure(batch.marker is None, f"I4: the log of {task} holds a latency marker")
-                    keys = batch.keys if batch.keys is not None else [None] * len(batch)
+                    keys = _keys_of(batch)
                     times = batch.timestamps if batch.timestamps is not None else [None] * len(batch)
                     cut.under_way += [
                         (logged.channel.target.vertex, Item(*one, logged.channel.input))
@@ -396,3 +398,9 @@ def _hashable(token: Any) -> Any:
 def _shown(tokens: Counter[Any]) -> str:
     some = ", ".join(f"{token!r:.80}" for token in list(tokens)[:4])
     return f"{sum(tokens.values())} tokens: {some}"
+
+
+def _keys_of(batch: Batch) -> Sequence[Any]:
+    if isinstance(batch.records, FrameRows) and batch.records.key_columns:
+        return batch.records.key_values()
+    return batch.keys if batch.keys is not None else [None] * len(batch)

@@ -28,7 +28,13 @@ from crosscut.errors import CrosscutError, FlowError, InternalError
 from crosscut.foundation.callables import several
 from crosscut.foundation.keys import stable_hash
 from crosscut.foundation.timestamps import END_OF_TIME, TIMESTAMP_MAX, as_timestamp
-from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
+from crosscut.graph.frames import (
+    FrameAggregateSpec,
+    FrameKeyBySpec,
+    FrameMapSpec,
+    FrameRowsSpec,
+    FrameSpec,
+)
 from crosscut.graph.joins import IntervalJoinSpec, LatestJoinSpec, WindowJoinSpec
 from crosscut.graph.specs import (
     AggregateSpec,
@@ -63,7 +69,7 @@ from crosscut.operators.operator import text_of, user_code_error
 from crosscut.testing.simulator.awaiting import result_of
 from crosscut.testing.simulator.blame import UserCode, is_of_user
 from crosscut.testing.simulator.cycles import grouped
-from crosscut.testing.simulator.frame_oracle import rows_of
+from crosscut.testing.simulator.frame_oracle import aggregated, key_of, result_row, rows_of
 from crosscut.testing.simulator.oracle_states import Clocks, cells_of, copied, rows_copied
 from crosscut.testing.simulator.timed_oracle import TimedRun, TimedSpec
 
@@ -297,10 +303,12 @@ class _Run:
                 # It raises what a worker would if this is no key.
                 stable_hash(key)
                 return (Item(record, key, time),)
+            case FrameKeyBySpec(columns):
+                return (Item(record, key_of(columns, record), time),)
             case SinkSpec():
                 self._out.setdefault(node.uid, []).append(record)
                 return ()
-            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec():
+            case CountSpec() | SumSpec() | ReduceSpec() | AggregateSpec() | FrameAggregateSpec():
                 state = self._states.setdefault(vertex.vertex_id, {})
                 known = copied(state[key]) if key in state else _NOTHING
                 state[key] = value = _folded(spec, known, record)
@@ -404,7 +412,9 @@ def _called(
     return () if found is None else tuple(Item(one, None, at) for one in several(found, on_timer))
 
 
-def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, record: Any) -> Any:
+def _folded(
+    spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec | FrameAggregateSpec, value: Any, record: Any
+) -> Any:
     is_first = value is _NOTHING
     match spec:
         case CountSpec():
@@ -415,6 +425,8 @@ def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, 
             return record if is_first else function(value, record)
         case AggregateSpec(initial, add):
             return add(initial() if is_first else value, record)
+        case FrameAggregateSpec():
+            return aggregated(spec, None if is_first else value, record)
         case _:
             assert_never(spec)
 
@@ -422,4 +434,6 @@ def _folded(spec: CountSpec | SumSpec | ReduceSpec | AggregateSpec, value: Any, 
 def _pair(node: OperatorNode, key: Any, value: Any) -> Any:
     if isinstance(node.spec, AggregateSpec) and node.spec.result is not None:
         value = node.spec.result(value)
+    if isinstance(node.spec, FrameAggregateSpec):
+        return result_row(node.spec, key, value)
     return (key, value)
