@@ -542,7 +542,8 @@ async def test_a_listener_lets_many_wait_and_takes_few_in_a_turn(site: Site) -> 
 
     look()
     await site.server(len(idle) - 1)
-    assert max(after - before for before, after in pairwise(taken)) <= listener.ACCEPT_MAX
+    # Since Python 3.14 asyncio accepts one more than it is told.
+    assert max(after - before for before, after in pairwise(taken)) <= listener.ACCEPT_MAX + 1
 
 
 @scene()

@@ -503,6 +503,16 @@ def test_structs_of_the_program_have_their_fields_defaults_and_methods_in_worker
     assert shipped(tmp_path, body, record=repr(text)) == expected
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="needs quotes before Python 3.14")
+def test_a_struct_that_names_itself_without_quotes_arrives(tmp_path: Path) -> None:
+    body = (
+        "import msgspec\n"
+        "class Order(msgspec.Struct):\n    n: int\n    before: Order | None = None\n"
+        "def f(text):\n    return msgspec.json.decode(text, type=Order).before.n\n"
+    )
+    assert shipped(tmp_path, body, record=repr('{"n": 1, "before": {"n": 2}}')) == 2
+
+
 def test_generic_structs_of_the_program_arrive_with_their_parameters(tmp_path: Path) -> None:
     body = (
         "import msgspec\nfrom typing import Generic, TypeVar\nT = TypeVar('T')\n"
@@ -543,11 +553,11 @@ def test_a_class_that_would_not_arrive_whole_is_refused_by_name(tmp_path: Path) 
     body = (
         "class Meta(type):\n    def __new__(cls, name, bases, space):\n        made = super().__new__("
         "cls, name, bases, space)\n        made._fields = tuple("
-        "space.get('__annotations__', ()))\n        return made\n"
+        "name for name in space if name[0] != '_')\n        return made\n"
         "    def __setattr__(cls, name, value):\n        if name != '_fields':\n"
         "            super().__setattr__(name, value)\n        elif not hasattr(cls, '_fields'):\n"
         "            super().__setattr__(name, value)\n"
-        "class Order(metaclass=Meta):\n    n: int\n"
+        "class Order(metaclass=Meta):\n    n = 1\n"
         "def f(x):\n    return Order()._fields\n"
     )
     message = refused_start(tmp_path, body)

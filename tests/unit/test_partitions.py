@@ -113,7 +113,7 @@ def test_records_of_json_lines_need_the_fields_that_divide_them(tmp_path: Path) 
     for record, message in (
         ({"user": "bob"}, "it has no country, which divides the output"),
         (["FR", "bob"], "it has no fields to divide output by"),
-        ({"country": ["FR"]}, "names no directory: unhashable type"),
+        ({"country": ["FR"]}, r"names no directory: .*unhashable type"),
     ):
         with pytest.raises(ConnectorError, match=message):
             writer.write([record])

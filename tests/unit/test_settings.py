@@ -230,7 +230,7 @@ def test_settings_are_immutable_and_survive_pickling() -> None:
 def test_every_setting_is_explained_where_it_is_defined() -> None:
     for kind in (Settings, Restart, cc.Continuous, cc.MicroBatch, cc.Auto, cc.Aligned):
         for field in dataclasses.fields(kind):
-            assert f"\n        {field.name}: " in (kind.__doc__ or ""), field.name
+            assert f"\n    {field.name}: " in inspect.cleandoc(kind.__doc__ or ""), field.name
     assert Settings.names() == tuple(field.name for field in dataclasses.fields(Settings))
 
 

@@ -36,10 +36,12 @@ class ShortRepr(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
         """Called by `repr`."""
         try:
-            return super().repr_int(value, level)
+            repr(value)
         except ValueError:
-            # Python turns no number of many thousands of digits into text.
+            # Python turns no number of many thousands of digits into text. `reprlib` shows an address then,
+            # since Python 3.14.
             return f"<int of {value.bit_length()} bits>"
+        return super().repr_int(value, level)
 
     def repr_instance(self, value: object, level: int) -> str:
         """Called by `repr`."""

@@ -29,7 +29,19 @@ _STRUCT_OPTIONS = (
     "dict",
     "cache_hash",
 )
-_MADE_WITH_CLASS = ("__module__", "__annotations__", "__slots__", "__dict__", "__weakref__", "__match_args__")
+_MADE_WITH_CLASS = (
+    "__module__",
+    "__annotations__",
+    "__slots__",
+    "__dict__",
+    "__weakref__",
+    "__match_args__",
+    # Since Python 3.14, which evaluates annotations when they are asked for.
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations_cache__",
+    "__conditional_annotations__",
+)
 
 
 def reduced(value: Any) -> Any:
@@ -174,7 +186,7 @@ def _reduced_struct(kind: Any) -> Any:
     import msgspec
 
     own = vars(kind)
-    named = own.get("__annotations__", {})
+    named = _own_annotations(kind)
     fields = [one for one in msgspec.structs.fields(kind) if one.name in named]
     is_keyword_only = bool(fields) and not set(kind.__match_args__) & {one.name for one in fields}
     options = {name: getattr(kind.__struct_config__, name) for name in _STRUCT_OPTIONS}
@@ -257,6 +269,39 @@ def _default(field: Any) -> tuple[Any, Any, Any]:
     if field.default_factory is not msgspec.NODEFAULT:
         return encoded, REQUIRED, field.default_factory
     return encoded, REQUIRED if field.default is msgspec.NODEFAULT else field.default, None
+
+
+def _own_annotations(kind: Any) -> dict[str, Any]:
+    """Return the annotations of the class itself: values, or texts as they are written."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        texts = annotationlib.get_annotations(kind, format=annotationlib.Format.STRING)
+        try:
+            values = annotationlib.get_annotations(kind)
+        except NameError:
+            # Of a name that only a type checker knows.
+            return texts
+        # Without quotes a class can name itself, or one that names it: it can't be pickled before itself.
+        return {
+            name: texts[name] if _leads_to(kind, value, set()) else value for name, value in values.items()
+        }
+    found: dict[str, Any] = vars(kind).get("__annotations__", {})
+    return found
+
+
+def _leads_to(kind: type, annotation: Any, seen: set[type]) -> bool:
+    """Tell whether an annotation names `kind`, or a struct by value one of whose fields does."""
+    import msgspec
+
+    if annotation is kind:
+        return True
+    if not (isinstance(annotation, type) and _is_struct(annotation)):
+        return any(_leads_to(kind, one, seen) for one in get_args(annotation))
+    if annotation in seen or is_importable(annotation):
+        return False
+    seen.add(annotation)
+    return any(_leads_to(kind, one.type, seen) for one in msgspec.structs.fields(annotation))
 
 
 def _annotation(written: Any, meant: Any) -> Any:
