@@ -20,7 +20,9 @@ demo: $(VENV)/.demo ## Run the demo
 	@$(BIN)/crosscut demo
 
 # Where a process of the tests is gone, xdist waits for ever for the rest of its files.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
+# The order of tests/conftest.py, the slowest directories first: by default xdist ends with the files that have
+# the fewest tests, which are the slowest, and one process waits for the other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: environment ## Run all tests
 	@$(PYTEST)

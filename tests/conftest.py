@@ -30,7 +30,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("prove", hypothesis.settings.get_profile("crosscut"))
 hypothesis.settings.load_profile("crosscut")
 
-_PROCESS_TESTS = Path(__file__).parent / "process"
+_TESTS = Path(__file__).parent
+_PROCESS_TESTS = _TESTS / "process"
+_SLOWEST_FIRST = ("process", "conformance", "simulation", "property", "conversations", "unit")
+"""The order of directories in a run with several processes: at the end only small files are left to share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,6 +74,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _PROCESS_TESTS in item.path.parents:
             item.add_marker(pytest.mark.process)
+    if hasattr(config, "workerinput"):
+        items.sort(key=_order)
+
+
+def _order(item: pytest.Item) -> int:
+    directory = item.path.relative_to(_TESTS).parts[0] if item.path.is_relative_to(_TESTS) else ""
+    return _SLOWEST_FIRST.index(directory) if directory in _SLOWEST_FIRST else 0
 
 
 def pytest_collection_finish() -> None:
