@@ -194,9 +194,13 @@ def test_a_sink_whose_system_answers_nothing_is_named_a_stop_ends_and_the_next_s
 ) -> None:
     """P8, I1, I2, I12, I15: the job goes on after the stall, or is stopped within it."""
     system = make(request, tmp_path)
-    flow = cc.Flow("stalled")
-    source = cc.generate(lambda n: n, count=COUNT, rate=30)
-    flow.source(source).named("numbers").sink(system.sink).named("rows")
+
+    def flow(rate: float | None) -> cc.Flow:
+        made = cc.Flow("stalled")
+        source = cc.generate(lambda n: n, count=COUNT, rate=rate)
+        made.source(source).named("numbers").sink(system.sink).named("rows")
+        return made
+
     settings = cc.Settings(
         engine="continuous",
         parallelism=2,
@@ -219,7 +223,7 @@ def test_a_sink_whose_system_answers_nothing_is_named_a_stop_ends_and_the_next_s
 
         until(has_begun, "output", DEADLINE_S)
 
-    job = started.flow(flow, settings)
+    job = started.flow(flow(rate=30), settings)
     begun(job)
     for stops in (False, True):
         caplog.clear()
@@ -236,7 +240,7 @@ def test_a_sink_whose_system_answers_nothing_is_named_a_stop_ends_and_the_next_s
             flows_again()
         if not stops:
             begun(job)
-    job = started.flow(flow, settings)
+    job = started.flow(flow(rate=None), settings)
     started.finish(job, deadline_s=DEADLINE_S)
     assert job.status == "finished"
     assert sorted(system.visible()) == list(range(COUNT))
