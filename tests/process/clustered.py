@@ -71,6 +71,7 @@ def troubled(directory: Path) -> NumberedJob:
         "web": True,
         "web_port": 0,
         "web_in_spark_ui": True,
+        "shared": True,
     }
     return NumberedJob(directory, count=COUNT, rate=1e9, hook=Troubled(directory), settings=settings)
 

@@ -26,11 +26,14 @@ WORKERS = ("127.0.0.1", "127.0.0.2")
 class Process:
     """One process of the cluster, and what it says."""
 
-    def __init__(self, java_home: Path, host: str, kind: str, *arguments: str) -> None:
+    def __init__(
+        self, java_home: Path, host: str, kind: str, *arguments: str, inside: tuple[str, ...] = ()
+    ) -> None:
         self.host = host
         self.said = ""
         self._process = subprocess.Popen(
             [
+                *inside,
                 str(SPARK_HOME / "bin" / "spark-class"),
                 f"org.apache.spark.deploy.{kind.lower()}.{kind}",
                 *("--host", host, "--port", "0", "--webui-port", "0"),
@@ -103,15 +106,21 @@ class Cluster:
 
 
 @contextmanager
-def standing_cluster(directory: Path) -> Iterator[Cluster]:
-    """Start a cluster, and end all of it."""
+def standing_cluster(directory: Path, private: Path | None = None) -> Iterator[Cluster]:
+    """Start a cluster, and end all of it.
+
+    Args:
+        private: A directory that the second host has for itself. That takes root.
+    """
+    own = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs "{private}" && exec "$@"', "sh")
     with find_java().launch_home() as java_home:
         processes = [Process(java_home, "127.0.0.1", "Master")]
         try:
             url = processes[0].has_said(r"Starting Spark master at (spark://\S+)")
             for host in WORKERS:
                 where = ("--cores", "2", "--memory", "2g", "--work-dir", str(directory / host))
-                processes.append(Process(java_home, host, "Worker", url, *where))
+                inside = own if private is not None and host == WORKERS[-1] else ()
+                processes.append(Process(java_home, host, "Worker", url, *where, inside=inside))
             for worker in processes[1:]:
                 worker.has_said(r"(Successfully registered) with master")
             web_url = processes[0].has_said(r"MasterWebUI to .*, and started at (http://\S+)")

@@ -116,6 +116,7 @@ class Switched:
             checkpoint_dir=str(self.numbered.checkpoint_dir),
             checkpoint_interval="100ms",
             restart=cc.Restart(failures=20, delay_step="50ms", delay_max="200ms"),
+            shared=True,
             **PATIENT,
         )
 

@@ -73,7 +73,7 @@ GROUPS = (
         {},
         (
             "linger", "batch_rows", "channel_bytes", "spill_bytes", "spill_dir", "host", "encryption",
-            "strict",
+            "strict", "shared",
         ),
     ),
 )  # fmt: skip

@@ -167,6 +167,9 @@ class Settings:
             none, the system's page cache has them; one beside it pays where a block takes long to decode.
         host: Address that the driver binds to and workers connect to. Default: loopback if Spark
             runs locally, else Spark's own driver host.
+        shared: All hosts of the cluster share the local directories of the job: `checkpoint_dir` and those
+            of file sinks. Without it they are refused on a master that is not local. Each worker looks for a
+            mark that the driver leaves there (`.crosscut-shared`), and is refused by name if it finds none.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
             non-loopback address while `spark.authenticate` is off (anyone who can talk to Spark could then
             read the job's secret), without encryption, or with it while Spark's own is off (anyone who can
@@ -225,6 +228,7 @@ class Settings:
     state_dir: str | os.PathLike[str] | None = None
     state_cache_bytes: int = 0
     host: str | None = None
+    shared: bool = False
     strict: bool = False
     encryption: Encryption = "auto"
     web: bool = False
@@ -320,7 +324,15 @@ class Settings:
                 f"web_url={shown_repr(self.web_url)}: expected the http or https URL of the page at a "
                 f"proxy, as 'https://gateway.example/jobs/payments/', without user, query or fragment"
             )
-        for name in ("accept_changes", "allow_dropped_state", "fresh", "strict", "web", "web_in_spark_ui"):
+        for name in (
+            "accept_changes",
+            "allow_dropped_state",
+            "fresh",
+            "shared",
+            "strict",
+            "web",
+            "web_in_spark_ui",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name}={getattr(self, name)!r}: expected True or False")
         if self.web_in_spark_ui and not self.web:

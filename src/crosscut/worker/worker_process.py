@@ -16,6 +16,7 @@ from crosscut.host.interpreter_lock import let_threads_run
 from crosscut.host.process import SystemProcess, hosting_a_worker, show_crashes
 from crosscut.net.control import report_failed_start
 from crosscut.store.checkpoint_store import open_store
+from crosscut.store.shared_directories import check_shared
 from crosscut.worker.backends import backend
 from crosscut.worker.batch_sizer import AdaptiveBatchSizer, hold_ns_max
 from crosscut.worker.lines import Lines, logging_of
@@ -41,6 +42,8 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
 
 async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: Lines) -> None:
     try:
+        if plan.marked is not None:
+            check_shared(plan.marked)
         graph = unpack_graph(plan.packed_graph)
         terms = plan.terms
         ports = Surroundings(

@@ -6,6 +6,7 @@ import inspect
 import os
 import socket
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark import SparkContext
@@ -13,7 +14,7 @@ from pyspark import SparkContext
 from crosscut.contracts.settings import Encryption, Settings
 from crosscut.driver.engine_run import Network
 from crosscut.errors import SettingsError
-from crosscut.foundation.urls import shown_url
+from crosscut.foundation.urls import local_path, shown_url
 from crosscut.savepoints.tables import NUMBERED
 from crosscut.spark.cluster.local_dirs import open_local_dirs
 from crosscut.spark.cluster.session import (
@@ -27,6 +28,7 @@ from crosscut.spark.cluster.session import (
 from crosscut.spark.cluster.slots import Holding, hold, holders
 from crosscut.store.log_key import VARIABLE
 from crosscut.store.owners import foreign_write
+from crosscut.store.shared_directories import SharedDirectory
 
 
 def check_checkpoint_dir(url: str) -> None:
@@ -35,6 +37,33 @@ def check_checkpoint_dir(url: str) -> None:
         raise SettingsError(
             f"checkpoint_dir={shown_url(url)!r}: each worker process has a memory file system "
             f"of its own; use a directory or an object store that all of them see"
+        )
+
+
+def check_directories_are_shared(
+    directories: Sequence[SharedDirectory], given: object, *, is_said: bool
+) -> None:
+    """Refuse local directories on a cluster, unless somebody says that its hosts share them.
+
+    Args:
+        given: `Settings.checkpoint_dir`.
+
+    Raises:
+        SettingsError: A directory may be another one on each host.
+    """
+    if not directories:
+        return
+    if not is_said:
+        shown = ", ".join(f"{one.user}: {one.path}" for one in directories)
+        raise SettingsError(
+            f"on a cluster each host may have a directory of its own at these paths: {shown}. If all hosts "
+            f"share them, as on NFS, say shared=True: each worker then checks it; else use an object store"
+        )
+    path = local_path(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
+    if path is not None and not os.path.isabs(path):
+        _warn(
+            f"checkpoint_dir={given!r} is relative to the directory that this program was started in: it is "
+            f"{directories[0].path} on all hosts; say so"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from crosscut.connectors.files.file_sink import FileSink
 from crosscut.contracts.connectors import Sink
 from crosscut.contracts.refused_records import SinkWithDeadLetters
 from crosscut.graph.specs import JobGraph, OperatorSpec, SinkSpec, SourceSpec, Vertex
@@ -15,6 +16,7 @@ from crosscut.spark.data.planned_source import PlannedSource
 from crosscut.spark.data.python_sink import PythonSink
 from crosscut.spark.data.python_source import PythonSource
 from crosscut.spark.data.stream_source import StreamSource
+from crosscut.store.shared_directories import SharedDirectory, local_directories
 
 
 def placed(graph: JobGraph, store_url: str, context: SparkContext) -> JobGraph:
@@ -27,6 +29,16 @@ def placed(graph: JobGraph, store_url: str, context: SparkContext) -> JobGraph:
         ConnectorError: The schema of a data source can't be had.
     """
     return replace(graph, vertices=tuple(_vertex(one, store_url, context) for one in graph.vertices))
+
+
+def directories_to_share(graph: JobGraph, store_url: str) -> tuple[SharedDirectory, ...]:
+    """Return the local directories of checkpoint store and file sinks."""
+    sinks = [(one.chain[-1].uid, one.sink.sink) for one in graph.vertices if one.sink is not None]
+    for uid, sink in sinks:
+        if isinstance(sink, SinkWithDeadLetters):
+            sinks += [(uid, sink.sink), (uid, sink.dead_letters)]
+    files = [(uid, sink.directory) for uid, sink in sinks if isinstance(sink, FileSink)]
+    return local_directories([("checkpoint_dir", store_url), *files])
 
 
 def _vertex(vertex: Vertex, store_url: str, context: SparkContext) -> Vertex:

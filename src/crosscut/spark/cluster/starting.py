@@ -22,6 +22,7 @@ from crosscut.monitoring.metrics import shown_settings
 from crosscut.spark.cluster import session
 from crosscut.spark.cluster.checks import (
     check_checkpoint_dir,
+    check_directories_are_shared,
     check_local_dirs_are_private,
     check_log_key_stays_here,
     checked_network,
@@ -32,13 +33,14 @@ from crosscut.spark.cluster.finished import status_if_finished
 from crosscut.spark.cluster.job import Job
 from crosscut.spark.cluster.job_views import JobActions, Seeing
 from crosscut.spark.cluster.partitions import with_partitions
-from crosscut.spark.cluster.placing import placed
+from crosscut.spark.cluster.placing import directories_to_share, placed
 from crosscut.spark.cluster.slots import Holding
 from crosscut.spark.cluster.spark_cluster import SparkCluster
 from crosscut.spark.data.staging import Staging, staging_timeout_ms
 from crosscut.spark.data.stream_source import StreamSource
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
+from crosscut.store.shared_directories import mark
 
 
 def start_job(flow: Program, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
@@ -105,6 +107,9 @@ def _begin(
     network = checked_network(settings, context)
     check_checkpoint_dir(job.checkpoint_dir)
     store_url = absolute(job.checkpoint_dir)
+    directories = directories_to_share(graph, store_url)
+    if not network.is_local:
+        check_directories_are_shared(directories, settings.checkpoint_dir, is_said=settings.shared)
     cluster = SparkCluster(context, store_url)
 
     def graph_of(parallelism: int) -> JobGraph:
@@ -139,7 +144,17 @@ def _begin(
         flow.name, run.metrics, lambda: job.status, JobActions(job), job.checkpoint_dir, settings, context
     )
     return job.begin(
-        RunContext(cluster, spec, group, store, network, system_ports()), seeing, holding.release
+        RunContext(
+            cluster,
+            spec,
+            group,
+            store,
+            network,
+            system_ports(),
+            None if network.is_local else mark(directories, secrets.token_hex(8)),
+        ),
+        seeing,
+        holding.release,
     )
 
 
