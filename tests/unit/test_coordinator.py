@@ -873,6 +873,24 @@ def test_too_few_workers_in_time_fail_the_job_with_what_to_do() -> None:
     ]
 
 
+def test_slots_that_are_missing_at_a_failover_are_a_failure_like_any_other() -> None:
+    """P5, I15: Spark may take minutes to see that a host is gone; whose worker is missing is said."""
+    talk = Talk(delay_ms=0)
+    talk.running()
+    talk.hear(LinkClosed(LINKS[1], "reset"), EntryAppended(at(2)))
+    assert talk.coordinator.phase is Phase.GATHERING
+    effects = talk.fire("gather", 2)
+    assert timer("restart", 2, 100) in effects
+    assert talk.coordinator.phase is Phase.WAITING
+    message = talk.coordinator.failures[-1].message
+    assert "1 of 2 workers registered within start_timeout=30 s; worker 1 was on localhost." in message
+    talk.fire("restart", 2)
+    talk.hear(EntryAppended(at(3)))
+    talk.message(1, registration(1, 3))
+    talk.ready(3)
+    assert talk.coordinator.phase is Phase.RUNNING
+
+
 def test_a_worker_that_can_not_start_is_a_failure_that_spark_mends_but_not_for_ever() -> None:
     """L: code that can't be loaded in the workers ends the job with its own cause, not for want of slots."""
     talk = Talk(failures_max=1)

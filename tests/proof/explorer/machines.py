@@ -33,6 +33,8 @@ IGNORED = frozenset(
         "_holders_seen",
         "_number",
         "_told_up_to",
+        "_last_host",
+        "since_ms",
     }
 )
 """Counters, which only people read, or which only limit failures: the search has limits of its own. And who

@@ -360,6 +360,14 @@ class Coordinator:
             ),
         ]
 
+    def _too_few(self) -> list[JobEffect]:
+        cause = self.registry.too_few(self._terms.start_timeout_ms, self._terms.slots)
+        if self.restart_count == 0 and not self._failures.failures:
+            # Whoever has started the job is there to be told.
+            return self._end("failed", cause)
+        # Spark may need minutes to see that a host is gone, or to have slots again.
+        return self._failed(cause)
+
     def _align_sources(self) -> list[JobEffect]:
         news = self._source_groups.news()
         if news is None:
@@ -407,9 +415,7 @@ class Coordinator:
             case "trigger" | "pause" | "checkpoint-timeout":
                 return self._unless_too_many(self.checkpoints.handle(on.TimerFired(timer)))
             case "gather" if self.phase is Phase.GATHERING:
-                return self._end(
-                    "failed", self.registry.too_few(self._terms.start_timeout_ms, self._terms.slots)
-                )
+                return self._too_few()
             case "restore" if self.phase is Phase.RESTORING:
                 return self._failed(self.registry.too_slow(self._terms.start_timeout_ms))
             case "align":

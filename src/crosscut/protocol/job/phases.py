@@ -169,7 +169,7 @@ MOVES: Mapping[str, Moves] = {
     "TransactionsCommitted": _ends(Phase.STOPPING),
     "timer read-log": _ends(Phase.CLAIMING),
     "timer discover": _ends(Phase.CLAIMING),
-    "timer gather": _ends(Phase.GATHERING),
+    "timer gather": {Phase.GATHERING: _RESTART_OR_OVER},
     "timer restore": {Phase.RESTORING: _RESTART_OR_OVER},
     "DiscoveryFailed": {Phase.RUNNING: _RESTART_OR_OVER},
     "timer find-timeout": {Phase.RUNNING: _RESTART_OR_OVER},

@@ -142,6 +142,8 @@ class WorkerRegistry:
         self._holders_seen = 0
         self._number: dict[WorkerIndex, int] = {}
         self._peers_sent_up_to: dict[LinkId, int] = {}
+        # Where the holders were that are lost, for people.
+        self._last_host: dict[WorkerIndex, str] = {}
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     @property
@@ -322,6 +324,10 @@ class WorkerRegistry:
     def too_few(self, start_timeout_ms: int, slots: int | None) -> FailureCause:
         """Return why the job can't start: not every slot is held in time."""
         known = "" if slots is None else f"; Spark has {slots} slots in all"
+        lost = sorted(index for index in self._last_host if index not in self.held)
+        if lost:
+            shown = ", ".join(f"worker {index} was on {self._last_host[index]}" for index in lost[:5])
+            known += f"; {shown}{f' and {len(lost) - 5} more' if len(lost) > 5 else ''}"
         return FailureCause(
             "WorkersError",
             f"{len(self.held)} of {self.parallelism} workers registered within "
@@ -405,6 +411,7 @@ class WorkerRegistry:
             del self.standby[index]
             return None
         place = self.held.pop(index)
+        self._last_host[index] = place.registration.host
         if index in self.standby:
             self._hold(index, self.standby.pop(index))
         return Vacated(index, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,9 +23,12 @@ from crosscut.protocol.events import WorkersEnded
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.spark.cluster import session
 from crosscut.spark.cluster.batch_job import BatchJobs
+from crosscut.spark.cluster.lost_executors import give_up_if_lost
 from crosscut.spark.cluster.workers import run_workers, why_lost
 from crosscut.spark.data.staging import Staging
 from crosscut.worker.worker import WorkerPlan
+
+LOGGER = logging.getLogger("crosscut")
 
 END_TIMEOUT_S = 5.0
 """How long the end of a run waits for its Spark jobs, which have been cancelled."""
@@ -69,7 +73,9 @@ class SparkCluster:
 
     def replace(self, worker: WorkerIndex, attempt: AttemptId) -> None:
         """See `Cluster.replace`. A killed attempt does not count as a failure of the Spark task."""
-        threading.Thread(target=self._kill, args=(attempt,), daemon=True).start()
+        with self._lock:
+            groups = list(self._runs)
+        threading.Thread(target=self._kill, args=(attempt, groups), daemon=True).start()
 
     def run_batch(
         self,
@@ -124,11 +130,16 @@ class SparkCluster:
     def _new(self, run: ClusterRun) -> _Running:
         return _Running(self._context, run, self._store_url)
 
-    def _kill(self, attempt: AttemptId) -> None:
+    def _kill(self, attempt: AttemptId, groups: Sequence[str]) -> None:
         spark = self._context._jsc
         try:
-            if spark is not None:
-                spark.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
+            if spark is None:
+                return
+            spark.sc().killTaskAttempt(attempt, True, "Crosscut: the worker is silent")
+            # An executor that is gone kills nothing, and Spark would wait for it.
+            for group in groups:
+                if lost := give_up_if_lost(self._context, group, attempt):
+                    LOGGER.warning("%s; Spark was told to start its tasks elsewhere", lost)
         except (Py4JError, OSError):
             # Best effort by contract: the attempt is gone, or Spark is. Epochs keep it harmless.
             return
