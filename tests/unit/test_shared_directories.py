@@ -11,36 +11,38 @@ from crosscut.errors import ConnectorError, SettingsError
 from crosscut.spark.cluster.checks import check_directories_are_shared
 from crosscut.spark.cluster.placing import directories_to_share
 from crosscut.store.shared_directories import (
-    MARK,
-    Marked,
+    TOKEN_FILE,
+    SharedDirectories,
     SharedDirectory,
     check_shared,
     local_directories,
-    mark,
+    write_tokens,
 )
 
 
-def marked(*paths: Path, token: str = "ours") -> Marked:
-    return mark(tuple(SharedDirectory(f"out{index}", str(path)) for index, path in enumerate(paths)), token)
+def written(*paths: Path, token: str = "ours") -> SharedDirectories:
+    return write_tokens(
+        tuple(SharedDirectory(f"out{index}", str(path)) for index, path in enumerate(paths)), token
+    )
 
 
 def never(seconds: float) -> None:
-    raise AssertionError("the mark is there at once")
+    raise AssertionError("the token is there at once")
 
 
-def test_a_mark_that_the_driver_has_left_is_found(tmp_path: Path) -> None:
-    check_shared(marked(tmp_path / "a", tmp_path / "b"), never)
+def test_a_token_that_the_driver_has_written_is_found(tmp_path: Path) -> None:
+    check_shared(written(tmp_path / "a", tmp_path / "b"), never)
 
 
-def test_a_mark_may_show_a_little_later(tmp_path: Path) -> None:
-    one = marked(tmp_path)
-    (tmp_path / MARK).unlink()
+def test_a_token_may_show_a_little_later(tmp_path: Path) -> None:
+    one = written(tmp_path)
+    (tmp_path / TOKEN_FILE).unlink()
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 3:
-            (tmp_path / MARK).write_text("ours")
+            (tmp_path / TOKEN_FILE).write_text("ours")
 
     check_shared(one, sleep)
     assert len(slept) == 3
@@ -48,21 +50,21 @@ def test_a_mark_may_show_a_little_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", ["none is", "another one is"])
 def test_a_directory_without_it_is_refused_by_name_for_good(tmp_path: Path, found: str) -> None:
-    one = marked(tmp_path / "a", tmp_path / "b")
-    (tmp_path / "b" / MARK).unlink()
+    one = written(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / TOKEN_FILE).unlink()
     if found == "another one is":
-        (tmp_path / "b" / MARK).write_text("of an older run")
+        (tmp_path / "b" / TOKEN_FILE).write_text("of an older run")
     with pytest.raises(ConnectorError, match=f"'out1': {tmp_path}/b on host .*here {found}") as caught:
         check_shared(one, lambda seconds: None)
     assert caught.value.is_permanent and caught.value.operator == "out1"
 
 
-def test_a_later_driver_leaves_a_mark_of_its_own(tmp_path: Path) -> None:
-    first = marked(tmp_path)
-    check_shared(marked(tmp_path, token="theirs"), never)
+def test_a_later_driver_writes_a_token_of_its_own(tmp_path: Path) -> None:
+    first = written(tmp_path)
+    check_shared(written(tmp_path, token="theirs"), never)
     with pytest.raises(ConnectorError):
         check_shared(first, lambda seconds: None)
-    assert [one.name for one in tmp_path.iterdir()] == [MARK]
+    assert [one.name for one in tmp_path.iterdir()] == [TOKEN_FILE]
 
 
 def test_directories_of_the_store_and_of_file_sinks_are_to_be_shared_and_urls_are_not(tmp_path: Path) -> None:

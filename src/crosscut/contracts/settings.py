@@ -169,7 +169,7 @@ class Settings:
             runs locally, else Spark's own driver host.
         shared: All hosts of the cluster share the local directories of the job: `checkpoint_dir` and those
             of file sinks. Without it they are refused on a master that is not local. Each worker looks for a
-            mark that the driver leaves there (`.crosscut-shared`), and is refused by name if it finds none.
+            token that the driver writes there (`.crosscut-shared`), and is refused by name if it finds none.
         strict: Refuse, instead of warning, a checkpoint_dir that others may write to; and to listen on a
             non-loopback address while `spark.authenticate` is off (anyone who can talk to Spark could then
             read the job's secret), without encryption, or with it while Spark's own is off (anyone who can

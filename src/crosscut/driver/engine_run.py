@@ -28,7 +28,7 @@ from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.log.recovery import Predecessor
 from crosscut.protocol.microbatch.engine_switch import BatchVisible, LagSeen, behind
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.store.shared_directories import Marked
+from crosscut.store.shared_directories import SharedDirectories
 from crosscut.task.discovery import found_in
 from crosscut.wire.handshake import JOB_BYTES, SECRET_BYTES
 from crosscut.worker.worker import WorkerPlan
@@ -64,7 +64,7 @@ class RunContext:
 
     Attributes:
         group: Begins the names of what the cluster runs.
-        marked: Directories that workers look at before they start; None: all are on one host.
+        shared: Directories that workers look at before they start; None: all are on one host.
     """
 
     cluster: Cluster
@@ -73,7 +73,7 @@ class RunContext:
     store: CheckpointStore
     network: Network
     ports: RunPorts
-    marked: Marked | None = None
+    shared: SharedDirectories | None = None
 
 
 class EngineRun:
@@ -268,5 +268,5 @@ class EngineRun:
             failpoints=context.ports.plan,
             log=spec.log,
             progress_key=context.store.progress_key(context.spec.name),
-            marked=context.marked,
+            shared=context.shared,
         )

@@ -1,4 +1,4 @@
-"""Directories that all hosts of a job have to share: the driver leaves a mark, each worker looks for it.
+"""Directories that all hosts of a job have to share: the driver writes a token that each worker looks for.
 
 If each host has a directory of its own, all looks well for as long as nothing is lost. The job finishes, and
 its driver sees none of the output; or a worker starts on another host, and its part of the checkpoint is not
@@ -17,11 +17,11 @@ from pathlib import Path
 from crosscut.errors import ConnectorError
 from crosscut.foundation.urls import local_path
 
-MARK = ".crosscut-shared"
+TOKEN_FILE = ".crosscut-shared"
 """Readers of a directory take no notice of a name that begins with a dot."""
 
 LOOK_S = 5.0
-"""For so long a worker looks for the mark: a network file system may show new files a little later."""
+"""For so long a worker looks for the token: a network file system may show new files a little later."""
 _LOOK_EVERY_S = 0.25
 
 
@@ -38,11 +38,11 @@ class SharedDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """Directories with a mark of the driver.
+class SharedDirectories:
+    """Directories in which the driver has written its token.
 
     Attributes:
-        token: What is in the mark; a later driver of the job leaves one of its own.
+        token: A later driver of the job writes one of its own.
         host: Of the driver.
     """
 
@@ -56,8 +56,8 @@ def local_directories(users: Iterable[tuple[str, str]]) -> tuple[SharedDirectory
     return tuple(SharedDirectory(user, path) for user, url in users if (path := local_path(url)) is not None)
 
 
-def mark(directories: tuple[SharedDirectory, ...], token: str) -> Marked:
-    """Leave the mark in `directories`, which are made if they are missing.
+def write_tokens(directories: tuple[SharedDirectory, ...], token: str) -> SharedDirectories:
+    """Write `token` in `directories`, which are made if they are missing.
 
     Raises:
         ConnectorError: One can't be written.
@@ -67,32 +67,32 @@ def mark(directories: tuple[SharedDirectory, ...], token: str) -> Marked:
             Path(one.path).mkdir(
                 mode=0o700 if one.user == "checkpoint_dir" else 0o777, parents=True, exist_ok=True
             )
-            new = Path(one.path, f"{MARK}.{token}")
+            new = Path(one.path, f"{TOKEN_FILE}.{token}")
             new.write_text(token)
-            os.replace(new, Path(one.path, MARK))
+            os.replace(new, Path(one.path, TOKEN_FILE))
         except OSError as error:
             raise ConnectorError(
                 f"{one.user!r}: can't write to {one.path}: {error.strerror}", operator=one.user
             ) from error
-    return Marked(token, socket.gethostname(), directories)
+    return SharedDirectories(token, socket.gethostname(), directories)
 
 
-def check_shared(marked: Marked, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Look for the mark from another process.
+def check_shared(shared: SharedDirectories, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Look for the token from another process.
 
     Raises:
         ConnectorError: It is not there: permanently, as this host has a directory of its own.
     """
     looks = int(LOOK_S / _LOOK_EVERY_S)
-    for one in marked.directories:
+    for one in shared.directories:
         for _ in range(looks):
-            if _found(one.path) == marked.token:
+            if _found(one.path) == shared.token:
                 break
             sleep(_LOOK_EVERY_S)
         else:
             raise ConnectorError(
                 f"{one.user!r}: {one.path} on host {socket.gethostname()} (process {os.getpid()}) is not the "
-                f"directory of the driver on {marked.host}, which has left a mark there (here "
+                f"directory of the driver on {shared.host}, which has written a token there (here "
                 f"{'another one is' if _found(one.path) else 'none is'}): mount the same file system on all "
                 f"hosts, or use an object store",
                 operator=one.user,
@@ -102,6 +102,6 @@ def check_shared(marked: Marked, sleep: Callable[[float], None] = time.sleep) ->
 
 def _found(path: str) -> str:
     try:
-        return Path(path, MARK).read_text()
+        return Path(path, TOKEN_FILE).read_text()
     except (OSError, UnicodeDecodeError):
         return ""

@@ -63,7 +63,7 @@ from crosscut.protocol.worker.lifecycle import (
     WorkerLifecycle,
 )
 from crosscut.store.checkpoint_store import CheckpointStore
-from crosscut.store.shared_directories import Marked
+from crosscut.store.shared_directories import SharedDirectories
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
@@ -88,7 +88,7 @@ class WorkerPlan:
 
     Attributes:
         progress_key: See `StoredProgress`.
-        marked: Directories that this host has to share with the driver; None: it is the same host.
+        shared: Directories that this host has to share with the driver; None: it is the same host.
     """
 
     credentials: Credentials
@@ -104,7 +104,7 @@ class WorkerPlan:
     failpoints: Plan | None
     log: LogSettings
     progress_key: bytes = field(default=b"", repr=False)
-    marked: Marked | None = None
+    shared: SharedDirectories | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ def run_worker(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId) -> None
 
 async def _run(plan: WorkerPlan, index: WorkerIndex, attempt: AttemptId, lines: Lines) -> None:
     try:
-        if plan.marked is not None:
-            check_shared(plan.marked)
+        if plan.shared is not None:
+            check_shared(plan.shared)
         graph = unpack_graph(plan.packed_graph)
         terms = plan.terms
         ports = Surroundings(
