@@ -333,13 +333,15 @@ def hosts_tasks(pid: int) -> bool:
     """Tell whether a process still runs an event loop with the job's code in it.
 
     Spark keeps idle Python processes for later Spark tasks, also those that were workers: what must
-    not survive is the worker in it, and that has a loop.
+    not survive is the worker in it, and that has a loop. A client of S3 has another one, until Spark ends the
+    idle process after a minute.
     """
     try:
         opened = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        clients = Path(f"/proc/{pid}/environ").read_bytes().count(b"AWS_ENDPOINT_URL=")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return any("eventpoll" in name for name in opened)
+    return sum("eventpoll" in name for name in opened) > clients
 
 
 def children_of(pid: int) -> list[int]:

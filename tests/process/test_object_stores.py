@@ -89,8 +89,6 @@ def test_a_job_with_checkpoints_and_output_in_s3_is_exact_under_kills_over_a_bad
     until(lambda: job.look() >= 0 and armed.all_fired(), "every kill", DEADLINE_S)
     job.open_gate()
     started.finish(running, job.look, deadline_s=DEADLINE_S)
-    # Spark keeps the processes for a minute, and fsspec keeps an event loop in them, which is no worker.
-    started.pids.clear()
     assert running.status == "finished"
     assert proxy.cuts > 10
     job.look()
