@@ -204,7 +204,9 @@ def test_an_answer_that_was_lost_is_found_again_and_a_lost_transaction_is_named(
     writer = open_writer(sink, 2, restore=1, handles=[first])
     second = stage(writer, ["record 1"], 2)
     server.query(f"rollback prepared '{second['prepared']}'")  # type: ignore[index, call-overload]
-    with pytest.raises(ConnectorError, match=r"of checkpoint 2, prepared as .*, are gone and not committed"):
+    with pytest.raises(
+        ConnectorError, match=r"of checkpoint 2, prepared as .*, are missing and not committed"
+    ):
         writer.commit(permit(2, 2), [second])
     writer.close()
     assert lines_of(server, table) == ["record 0"]
@@ -262,7 +264,7 @@ def test_a_server_that_prepares_nothing_is_refused_and_so_is_a_key(table: str) -
 def test_a_handle_that_is_not_of_this_task_is_refused(server: PostgresServer, table: str) -> None:
     writer = open_writer(prepared(server, table), 1)
     for name in ("x", "'; drop table t; --", "crosscut-0-1-1"):
-        with pytest.raises(ConnectorError, match="is no prepared transaction of task"):
+        with pytest.raises(ConnectorError, match="is not a prepared transaction of task"):
             writer.commit(permit(1), [{"checkpoint": 1, "prepared": name, "rows": 1}])
     writer.close()
 

@@ -163,11 +163,11 @@ def test_a_topic_that_is_deleted_or_made_anew_is_an_error_and_a_broker_that_is_a
     assert source.discover(known) == cc.Discovered([], known)
     broker.delete_topic(topic)
     monkeypatch.setattr("crosscut.connectors.kafka.topics.GONE_AFTER_S", 0.1)
-    with pytest.raises(ConnectorError, match=f"topic '{topic}' at .* is not there: was it deleted"):
+    with pytest.raises(ConnectorError, match=f"topic '{topic}' at .* does not exist: was it deleted"):
         source.discover(known)
     broker.create_topic(topic, 3)
     monkeypatch.setattr("crosscut.connectors.kafka.topics.GONE_AFTER_S", DEADLINE_S)
-    with pytest.raises(ConnectorError, match="was deleted and made anew"):
+    with pytest.raises(ConnectorError, match="was deleted and recreated"):
         source.discover(known)
     away = cc.kafka.source("127.0.0.1:9", topic)
     assert isinstance(away, cc.DynamicSource)
@@ -268,7 +268,7 @@ def test_a_marker_that_is_gone_is_never_guessed_at(broker: KafkaBroker, out: str
     handle = stage(writer, [1], 1)
     writer.close()
     sink = cc.kafka.sink(broker.servers, out, marker_topic=f"{out}-other-markers")
-    with pytest.raises(HistoryError, match="which says what is committed, is gone"):
+    with pytest.raises(HistoryError, match="which records what is committed, is missing"):
         open_writer(sink, 2, restore=1, handles=[handle])
     assert broker.consume(out) == []
 
@@ -282,12 +282,12 @@ def test_offsets_that_are_gone_are_named_with_the_range_that_is_lost(broker: Kaf
     partition = split.detail["partition"]
     broker.delete_records(topic, partition, 5)
     reader = source.reader(split, 2)
-    with pytest.raises(ConnectorError, match="messages 2 to 4 are gone before they were read"):
+    with pytest.raises(ConnectorError, match="messages 2 to 4 were removed by retention or deletion"):
         until(lambda: isinstance(reader.read(10), list), "a record", DEADLINE_S)
     reader.close()
     endless = cc.kafka.source(broker.servers, topic, decode="json")
     reader = endless.reader(next(one for one in endless.splits(1) if one.split_id == split.split_id), 10_000)
-    with pytest.raises(ConnectorError, match="was made anew or has lost messages"):
+    with pytest.raises(ConnectorError, match="was recreated or has lost messages"):
         until(lambda: isinstance(reader.read(10), list), "a record", DEADLINE_S)
     reader.close()
 
@@ -366,7 +366,7 @@ def test_where_a_job_begins(broker: KafkaBroker, topic: str) -> None:
     until(lambda: any(one.start == 2 for one in late.splits(1)), "the offset to be committed", DEADLINE_S)
     assert isinstance(split.detail, dict)
     broker.delete_records(topic, split.detail["partition"], 5)
-    with pytest.raises(ConnectorError, match="messages 2 to 4 are gone before they were read"):
+    with pytest.raises(ConnectorError, match="messages 2 to 4 were removed by retention or deletion"):
         read_source(late)
 
 

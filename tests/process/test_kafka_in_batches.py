@@ -189,12 +189,12 @@ def test_offsets_that_are_gone_and_a_topic_that_was_made_anew_fail_a_job_in_batc
     broker.delete_records(topic, 0, 15)
     end = run()
     assert end.outcome == "failed"
-    assert "messages 10 to 14 are gone before they were read" in str(end.cause)
+    assert "messages 10 to 14 were removed by retention or deletion before they were read" in str(end.cause)
     broker.delete_topic(topic)
     broker.create_topic(topic, 1)
     end = run()
     assert end.outcome == "failed"
-    assert "made anew" in str(end.cause)
+    assert "recreated" in str(end.cause)
 
 
 def test_what_sparks_own_source_reads_of_a_topic_is_exact_though_its_driver_dies_between_two_batches(

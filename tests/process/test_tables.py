@@ -291,7 +291,7 @@ def test_a_server_that_crashes_and_comes_back_costs_time_only(started: Any, tmp_
 @pytest.mark.parametrize(
     ("columns", "arguments", "records", "message"),
     [
-        (["nowhere"], {}, None, "is not there: make it, or give columns their types"),
+        (["nowhere"], {}, None, "does not exist: create it, or pass columns with types"),
         ({"a": "text); drop table x"}, {}, None, "is no type"),
         ([], {}, None, "expected names of columns"),
         ({"a": "text"}, {"key": "b"}, None, "expected some of the columns a"),

@@ -82,5 +82,5 @@ def test_an_output_that_is_closed_is_an_error_of_the_connector(monkeypatch: pyte
 
 @pytest.mark.parametrize("label", [3, None, "a\nb"])
 def test_a_label_is_a_text_of_one_line(label: object) -> None:
-    with pytest.raises(SettingsError, match="expected a text of one line"):
+    with pytest.raises(SettingsError, match="expected a single line of text"):
         printing(label)  # type: ignore[arg-type]

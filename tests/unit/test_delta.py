@@ -67,9 +67,9 @@ def test_an_empty_text_that_delta_would_make_none_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("there", "schema", "message"),
     [
-        ({"id": [1]}, {"id": "float64"}, "column id is of type long, and the schema makes it double"),
-        ({"id": ["a"]}, {"id": "int64"}, "column id is of type string, and the schema makes it long"),
-        ({"id": [1], "more": [2]}, {"id": "int64"}, "has columns that the schema has not: more"),
+        ({"id": [1]}, {"id": "float64"}, "column id is of type long, but schema= has double"),
+        ({"id": ["a"]}, {"id": "int64"}, "column id is of type string, but schema= has long"),
+        ({"id": [1], "more": [2]}, {"id": "int64"}, "has columns that are not in the schema: more"),
     ],
 )
 def test_a_table_that_would_change_or_refuse_each_row_is_refused_before_the_job_starts(
@@ -172,7 +172,7 @@ def test_a_marker_that_is_gone_is_never_guessed_at(tmp_path: Path) -> None:
     writer.commit(permit(1), [handle])
     writer.close()
     shutil.rmtree(tmp_path / "lake")
-    with pytest.raises(ConnectorError, match="that says whether it is committed already is gone"):
+    with pytest.raises(ConnectorError, match="that records whether it is already committed is missing"):
         open_writer(sink, 2, restore=1, handles=[handle])
     assert _ids(str(tmp_path / "lake")) == []
 

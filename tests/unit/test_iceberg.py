@@ -85,10 +85,10 @@ def test_arguments_that_make_no_table_are_refused_at_once(arguments: Any, messag
     ("there", "schema", "message"),
     [
         ([("id", "int64")], SCHEMA, "has no column country; it has id"),
-        ([("id", "int64"), ("more", "int64")], {"id": "int64"}, "columns that the schema has not: more"),
-        ([("id", "int32")], {"id": "int64"}, "column id is of type int32, and the schema makes it int64"),
-        ([("id", "int64")], {"id": "float64"}, "column id is of type int64, and the schema makes it double"),
-        ([("id", "int64")], {"id": "string"}, "column id is of type int64, and the schema makes it string"),
+        ([("id", "int64"), ("more", "int64")], {"id": "int64"}, "columns that are not in the schema: more"),
+        ([("id", "int32")], {"id": "int64"}, "column id is of type int32, but schema= has int64"),
+        ([("id", "int64")], {"id": "float64"}, "column id is of type int64, but schema= has double"),
+        ([("id", "int64")], {"id": "string"}, "column id is of type int64, but schema= has string"),
         ([("id", "timestamp[us]")], {"id": "timestamp[us, tz=UTC]"}, "column id is of type timestamp"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_table_that_would_change_or_refuse_each_row_is_refused_before_the_job_
 def test_a_column_that_must_have_a_value_is_one_of_the_schema_too(tmp_path: Path) -> None:
     schema = arrow.schema([arrow.field("id", arrow.int64(), nullable=False)])
     made(tmp_path, schema)
-    with pytest.raises(ConnectorError, match="column id must have a value, and the schema takes None"):
+    with pytest.raises(ConnectorError, match="column id is required, but schema= allows None"):
         sink_in(tmp_path, {"id": "int64"}).check()
     sink_in(tmp_path, schema).check()
 
@@ -247,7 +247,7 @@ def test_files_stay_where_it_can_not_be_seen_what_has_become_of_a_commit(
         writer.commit(permit(1), [handle])
     assert ids_in(tmp_path) == [1]
     assert before < named_in(tmp_path) < files_in(tmp_path)
-    assert "its files stay" in caplog.text
+    assert "its files remain" in caplog.text
     writer.close()
 
 
@@ -260,11 +260,11 @@ def test_a_marker_that_is_gone_or_changed_is_never_guessed_at(tmp_path: Path) ->
     (name,) = (name for name in table_in(tmp_path).properties if name.startswith("crosscut/"))
     with table_in(tmp_path).transaction() as change:
         change.set_properties({name: "seven"})
-    with pytest.raises(ConnectorError, match="is 'seven', and says no more how far"):
+    with pytest.raises(ConnectorError, match="is 'seven', which no longer records how far"):
         writer.commit(permit(1), [handle])
     with table_in(tmp_path).transaction() as change:
         change.remove_properties(name)
-    with pytest.raises(ConnectorError, match=r"the marker of task .* is gone; nothing was written"):
+    with pytest.raises(ConnectorError, match=r"the marker of task .* is missing; nothing was written"):
         writer.commit(permit(1), [handle])
     assert ids_in(tmp_path) == []
     writer.close()

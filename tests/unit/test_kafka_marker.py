@@ -59,7 +59,7 @@ def test_a_newer_epoch_has_taken_over() -> None:
 
 def test_a_marker_that_is_gone_with_output_to_commit_stops_the_job() -> None:
     """P7. What is pending may be there already."""
-    with pytest.raises(HistoryError, match=r"is gone, and output up to checkpoint 5 may be there"):
+    with pytest.raises(HistoryError, match=r"is missing, and output up to checkpoint 5 may already be"):
         decided(None, has_pending=True)
 
 

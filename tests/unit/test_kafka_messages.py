@@ -206,7 +206,7 @@ def test_messages_with_headers_keep_their_order_however_often_the_queue_is_full(
         for pairs, time in zip(messages.headers, messages.timestamps, strict=True)
     ]
     refused = Outgoing([None], [b"2"], [[("n", b"")]])
-    with pytest.raises(ConnectorError, match="topic 'out': the producer refuses a message"):
+    with pytest.raises(ConnectorError, match="topic 'out': the producer rejects a message"):
         send(SmallQueue(room=9, refused=b"2"), "out", refused)
 
 
@@ -285,7 +285,7 @@ def test_messages_keep_their_order_however_often_the_queue_of_the_producer_is_fu
 
 def test_a_message_that_the_producer_refuses_is_an_error_and_not_left_out() -> None:
     pairs = [(None, b"%d" % number) for number in range(5)]
-    with pytest.raises(ConnectorError, match="topic 'out': the producer refuses a message"):
+    with pytest.raises(ConnectorError, match="topic 'out': the producer rejects a message"):
         send(SmallQueue(room=100, refused=b"2"), "out", outgoing(pairs))
 
 

@@ -178,7 +178,7 @@ def test_brokers_that_do_not_list_topics_change_nothing(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"start": {"clicks": {0: 1}}}, "'clicks', which is none of the topics that match 'orders-"),
+        ({"start": {"clicks": {0: 1}}}, "'clicks', which is not among the topics that match 'orders-"),
         ({"start": {"orders-b": {0: 4}}}, "'orders-b', which does not exist"),
         ({"stop": {"orders-b": {0: 4}}}, "'orders-b', which does not exist"),
         ({"start": {"orders-a": {2: 4}}}, "partition 2 of topic 'orders-a'"),
@@ -202,7 +202,7 @@ def test_what_names_no_topics_is_refused(given: Any) -> None:
 )
 def test_a_pattern_that_is_not_compiled_is_not_taken_for_a_name(given: Any) -> None:
     name = given if isinstance(given, str) else given[-1]
-    with pytest.raises(ConnectorError, match=re.escape(f"{name!r} is no name of a topic")) as raised:
+    with pytest.raises(ConnectorError, match=re.escape(f"{name!r} is not a topic name")) as raised:
         cc.kafka.source("localhost:1", given)
     assert f"re.compile({name!r})" in str(raised.value)
     cc.kafka.source("localhost:1", "A-z_0.9")
@@ -349,7 +349,7 @@ def test_an_offset_that_is_not_there_yet_is_refused_for_good(monkeypatch: pytest
         ({"stop": datetime.datetime(2026, 1, 1)}, "has no time zone"),
         (
             {"start": {"clicks": {0: 1}}},
-            "start has offsets of topic 'clicks', which is none of the topics",
+            "start has offsets of topic 'clicks', which is not among the topics",
         ),
         ({"start": {"orders": {"0": 1}}}, "expected offsets by partition"),
         ({"stop": {"orders": {0: -1}}}, "expected offsets by partition"),
@@ -391,7 +391,7 @@ def test_a_broker_that_knows_the_topic_of_before_is_not_believed_at_once(
     source = looking(monkeypatch, ("old", 2), ("old", 2), ("new", 4))
     assert source.discover(known) == cc.Discovered([], known)
     monkeypatch.setattr(topics, "ANEW_AFTER_S", 0.0)
-    with pytest.raises(ConnectorError, match="was deleted and made anew") as caught:
+    with pytest.raises(ConnectorError, match="was deleted and recreated") as caught:
         looking(monkeypatch, ("other", 4)).discover(known)
     assert caught.value.is_permanent, "no restart mends it"
 

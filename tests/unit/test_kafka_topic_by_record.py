@@ -98,7 +98,7 @@ def test_a_handle_of_one_topic_is_none_of_several_and_the_other_way_round() -> N
     one = {"checkpoint": 1, "topic": "orders-de", "messages": 3}
     several = {"checkpoint": 1, "topics": {"orders-de": 3}}
     for out, handle in ((sink(), one), (cc.kafka.sink("localhost:1", "orders-de"), several)):
-        with pytest.raises(ConnectorError, match="is no transaction of this sink"):
+        with pytest.raises(ConnectorError, match="is not a transaction of this sink"):
             list(out.writer(context()).pending_records([handle]))
 
 

@@ -34,7 +34,7 @@ class Brokers:
         if not self.is_there:
             raise Unreachable("no answer")
         if identity != self.identity:
-            raise ConnectorError(f"topic {topic!r} was made anew")
+            raise ConnectorError(f"topic {topic!r} was recreated")
 
 
 class World:
@@ -79,7 +79,7 @@ def test_messages_that_brokers_have_and_that_do_not_come_are_named(world: World)
     """C22: the client stands still, though its broker is back."""
     world.look_for(2 * PROBE_S)
     world.brokers.end = 13
-    with pytest.raises(ConnectorError, match=r"messages 10 to 12 of partition 3 .* have not come"):
+    with pytest.raises(ConnectorError, match=r"messages 10 to 12 of partition 3 .* have not arrived"):
         world.look_for(SILENCE_S + 3 * PROBE_S)
 
 
@@ -131,5 +131,5 @@ def test_no_message_is_handed_on_before_the_topic_is_known_to_be_the_same(world:
     again.verify("in", "id-1")
     assert not again.is_verified("in")
     world.watch.verify("in", "id-0")
-    with pytest.raises(ConnectorError, match="made anew"):
+    with pytest.raises(ConnectorError, match="recreated"):
         world.watch._look()

@@ -89,10 +89,10 @@ class Answers:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (None, "is gone"),
+        (None, "no longer exists"),
         (("wal2json", True, "reserved", "0/1"), "of plugin 'wal2json'"),
         (("pgoutput", True, "lost", "0/1"), "has lost changes"),
-        (("pgoutput", True, "reserved", "0/9"), "those between are gone"),
+        (("pgoutput", True, "reserved", "0/9"), "those between are lost"),
     ],
 )
 def test_a_slot_without_the_changes_that_are_to_be_read_is_refused_for_good(row: Any, reason: str) -> None:
@@ -112,7 +112,7 @@ def test_a_nats_stream_that_was_made_anew_is_refused_for_good() -> None:
         return SimpleNamespace(config=config, state=state)
 
     try:
-        with pytest.raises(ConnectorError, match="made anew") as caught:
+        with pytest.raises(ConnectorError, match="recreated") as caught:
             asyncio.run(reader._check_there(SimpleNamespace(stream_info=stream_info)))
     finally:
         reader.close()

@@ -102,9 +102,9 @@ def test_a_type_that_sqlite_would_make_numeric_is_mapped_or_refused(database: Pa
         ("timestamp", "20200101", "would become a number"),
         ("real", 2**53 + 1, "would be rounded"),
         ("numeric", Decimal("0.12345678901234567890"), "would be rounded"),
-        ("numeric", Decimal("NaN"), "is no number of SQLite"),
+        ("numeric", Decimal("NaN"), "is not a number in SQLite"),
         ("integer", 2**63, "beyond 64 bits"),
-        ("real", float("inf"), "is no number of SQLite"),
+        ("real", float("inf"), "is not a number in SQLite"),
         ("json", {"a": float("nan")}, "it holds NaN or infinity"),
         ("json", {1: "a", "1": "b"}, "keys become the same text"),
         ("text", "\ud800", "surrogates not allowed"),
@@ -240,7 +240,7 @@ def test_a_strict_table_keeps_what_it_takes(database: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "arguments", "message"),
     [
-        ("a text, n integer", {"key": "a"}, r"has no unique index on \(\"a\"\), by which rows replace"),
+        ("a text, n integer", {"key": "a"}, r"has no unique index on \(\"a\"\), which key= needs"),
         ("a text, n integer, more text not null", {}, "column more must have a value and has no default"),
         ("a text", {}, "has no column n"),
     ],
@@ -264,7 +264,7 @@ def test_names_are_those_of_sql(database: Path) -> None:
         written(cc.sqlite.sink(database, name, {"a": "text"}, key="a"), [("x",)])
     tables = query(database, "select name from sqlite_master where type = 'table' order by name")
     assert tables == [("app.counts",), ("counts",), ("crosscut_markers",), ('say "hi"',)]
-    with pytest.raises(ConnectorError, match="has no schemas but 'main'"):
+    with pytest.raises(ConnectorError, match="has only the schema 'main'"):
         cc.sqlite.sink(database, "app.counts", {"a": "text"})
     for name in ("", ".", "a.b.c", 'a"b', "a.", '"'):
         with pytest.raises(ConnectorError, match="expected the name of a table"):

@@ -411,7 +411,7 @@ class _Merge:
                 directory.publish(name, folder, os.path.basename(path))
                 os.fsync(folder)
                 return
-        raise OSError(errno.EBUSY, "directory was removed again and again", os.path.dirname(path))
+        raise OSError(errno.EBUSY, "directory was removed repeatedly", os.path.dirname(path))
 
     def remove_directory(self) -> None:
         """Remove what is no longer needed."""

@@ -64,7 +64,7 @@ class Stage:
                 return cls(path, opened_below(directory, names, create=True))
             except FileNotFoundError:
                 continue
-        raise FileNotFoundError(errno.ENOENT, "directory was removed again and again", str(path))
+        raise FileNotFoundError(errno.ENOENT, "directory was removed repeatedly", str(path))
 
     @classmethod
     def found(cls, directory: Path, names: Sequence[str]) -> Stage | None:

@@ -184,7 +184,7 @@ class StagedFiles(SinkWriter):
             except BaseException:
                 stage.close_and_tidy(levels=len(self._names.stage))
                 raise
-        raise FileNotFoundError(errno.ENOENT, "directory was removed again and again", str(self._stage_path))
+        raise FileNotFoundError(errno.ENOENT, "directory was removed repeatedly", str(self._stage_path))
 
     def _taken_over(self, stage: AnyStage, permit: CommitPermit | None, handles: list[Handle]) -> AnyLedger:
         """Make this epoch the owner of the stage, unless what is published says that it must not be."""

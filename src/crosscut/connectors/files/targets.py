@@ -57,7 +57,7 @@ class LocalTarget:
                 if not partition or stage.look(staged) is None:
                     raise
                 self._forget(partition)
-        raise OSError(errno.EBUSY, "directory was removed again and again", partition)
+        raise OSError(errno.EBUSY, "directory was removed repeatedly", partition)
 
     def settle(self) -> None:
         """Make durable which names are in the directories that were opened, and in those above them."""

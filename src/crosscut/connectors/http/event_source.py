@@ -119,9 +119,7 @@ class HttpEvents(Source):
     def reader(self, split: Split, position: JSON) -> SplitReader:
         """Read on after the event with the id `position`."""
         if not isinstance(position, str):
-            raise ConnectorError(
-                f"{position!r:.80} is no id of an event; is the checkpoint of another source?"
-            )
+            raise ConnectorError(f"{position!r:.80} is not an event id; is the checkpoint of another source?")
         return _EventReader(self, position)
 
     def record(self, event: Event) -> Any:
@@ -181,7 +179,7 @@ class _EventReader(ReaderAhead[Any]):
                     failing_since_s = time.monotonic()
                 if time.monotonic() - failing_since_s > PATIENCE_S:
                     raise ConnectorError(
-                        f"{self._source.describe()}: it has failed for {PATIENCE_S:g} s: {failed}"
+                        f"{self._source.describe()}: it has been failing for {PATIENCE_S:g} s: {failed}"
                     )
                 if not self._source.replays:
                     _log.warning("%s: %s; events may be lost", self._source.describe(), failed)

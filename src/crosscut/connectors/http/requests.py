@@ -67,7 +67,9 @@ class Address:
             return self._url
         found = self._url.value()
         if not _is_http(found):
-            raise ConnectorError(f"the environment variable {self._url.variable} holds no URL of HTTP")
+            raise ConnectorError(
+                f"the environment variable {self._url.variable} does not contain an HTTP URL"
+            )
         return found
 
     def redacted(self, text: str) -> str:
@@ -110,9 +112,9 @@ def checked_headers(headers: Headers | None) -> dict[str, Any]:
     found = dict(headers or {})
     for name, value in found.items():
         if not isinstance(name, str) or not name or not set(name.lower()) <= _NAME:
-            raise ConnectorError(f"headers: {name!r} is no name of a header")
+            raise ConnectorError(f"headers: {name!r} is not a valid header name")
         if not isinstance(value, Environment) and (not isinstance(value, str) or set(value) & set("\r\n\0")):
-            raise ConnectorError(f"headers: the value of {name!r} is no text of one line")
+            raise ConnectorError(f"headers: the value of {name!r} is not a single line of text")
     return found
 
 
@@ -141,7 +143,7 @@ async def pieces(response: Any) -> AsyncIterator[bytes]:
                 piece = unpack.decompress(rest, PIECE_BYTES)
             except zlib.error as error:
                 raise ConnectorError(
-                    f"the answer is said to be {encoding}, and can't be read: {error}"
+                    f"the answer declares Content-Encoding {encoding}, but can't be decoded: {error}"
                 ) from error
             rest = unpack.unconsumed_tail
             if piece:

@@ -221,4 +221,4 @@ class _Walk:
             if byte < 0x80:
                 self._at = at + 1
                 return (number >> 1) ^ -(number & 1)
-        raise ValueError("a number in it has no end")
+        raise ValueError("it contains an unterminated number")

@@ -181,7 +181,7 @@ def _decimal(schema: Schema) -> Prepare:
         if not isinstance(value, Decimal):
             raise unfit(value, "a Decimal")
         if not value.is_finite():
-            raise ValueError(f"{value!r} is no number of Avro")
+            raise ValueError(f"{value!r} is not a number in Avro")
         if not value:
             return Decimal((0, (0,), -scale))
         sign, digits, exponent = value.as_tuple()

@@ -139,7 +139,7 @@ def partitions_of(client: Any, servers: str, topic: str, errors: object = None) 
         if isinstance(errors, ClientErrors) and errors.refusal is not None:
             reason = errors.refusal
             raise refused(
-                f"Kafka at {servers} refuses to tell of topic {topic!r}: {reason.str()}; check the options",
+                f"Kafka at {servers} refuses to describe topic {topic!r}: {reason.str()}; check the options",
                 reason,
                 topic=topic,
             ) from error

@@ -90,7 +90,7 @@ def _newest(reader: Any, topic: str, partitions: list[int], servers: str) -> dic
         if time.monotonic() > deadline_s:
             raise ConnectorError(
                 f"the markers in topic {topic!r} at {servers} could not be read within {LOOK_TIMEOUT_S:g} s: "
-                f"partitions {sorted(left)} are missing; do all brokers answer?"
+                f"partitions {sorted(left)} are missing; are all brokers available?"
             )
         for message in reader.consume(1_000, timeout=0.1):
             error = message.error()

@@ -75,9 +75,10 @@ def committed_up_to(
     if marker is None:
         if has_pending and permit is not None:
             raise HistoryError(
-                f"{location}: the marker of task {context.task} of sink {context.sink_uid!r}, which says "
-                f"what is committed, is gone, and output up to checkpoint {permit.checkpoint_id} may be "
-                f"there already: restore the topic of the markers, or look into the output and start anew",
+                f"{location}: the marker of task {context.task} of sink {context.sink_uid!r}, which "
+                f"records what is committed, is missing, and output up to checkpoint "
+                f"{permit.checkpoint_id} may already be committed: restore the topic of the markers, or "
+                f"check the output and start over",
                 location=location,
             )
         return CheckpointId(0)
@@ -129,14 +130,15 @@ class Markers:
         settings = topic_settings(client, self._topic, TIMEOUT_S)
         if settings is None:
             _log.warning(
-                "%s may not be described by this user, so it is not known whether it is compacted; allow "
+                "%s can't be described by this user, so it is unknown whether it is compacted; grant "
                 "DescribeConfigs on it",
                 what,
             )
         elif policies(settings) != {"compact"}:
             raise ConnectorError(
-                f"{what} has cleanup.policy={settings.get('cleanup.policy')!r}, which forgets markers in "
-                f"time, and then output would be lost or written twice: set cleanup.policy=compact, or "
+                f"{what} has cleanup.policy={settings.get('cleanup.policy')!r}, which deletes markers "
+                f"after a while, and output would then be lost or written twice: set "
+                f"cleanup.policy=compact, or "
                 f"choose another marker_topic",
                 topic=self._topic,
             )
@@ -178,7 +180,7 @@ class Markers:
                     raise ConnectorError(
                         f"the markers in topic {self._topic!r} at {self._servers} could not be read from "
                         f"{at} "
-                        f"to {end} within {READ_TIMEOUT_S:g} s: does a transaction stay open there?"
+                        f"to {end} within {READ_TIMEOUT_S:g} s: is a transaction open there?"
                     )
                 for message in reader.consume(1_000, timeout=0.05):
                     at = max(at, message.offset() + (message.error() is None))
@@ -212,6 +214,6 @@ def decoded(data: bytes, topic: str, servers: str) -> tuple[dict[str, Any], Mark
         return content, Marker(epoch, checkpoint_id, str(content.get("driver", "")))
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ConnectorError(
-            f"{data!r:.200} in topic {topic!r} at {servers} is no marker of a sink; does somebody else write "
-            f"there?"
+            f"{data!r:.200} in topic {topic!r} at {servers} is not a marker of a sink; does another "
+            f"program write there?"
         ) from error

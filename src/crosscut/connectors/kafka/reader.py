@@ -339,20 +339,20 @@ class PartitionReader(SplitReader):
         except ck.KafkaException as error:
             return ConnectorError(
                 f"offset {self._next} of partition {partition} of topic {topic!r} is gone, and the broker "
-                f"does not say what is left: {error.args[0].str()}",
+                f"does not report which offsets are left: {error.args[0].str()}",
                 topic=topic,
             )
         place = f"partition {partition} of topic {topic!r} at {self._shared.servers}"
         if self._next < low:
             return ConnectorError(
-                f"{place}: messages {self._next} to {low - 1} are gone before they were read, by retention "
-                f"or deletion; restore them, or start a new job that reads on at {low}",
+                f"{place}: messages {self._next} to {low - 1} were removed by retention or deletion "
+                f"before they were read; restore them, or start a new job that continues at {low}",
                 topic=topic,
                 is_permanent=True,
             )
         return ConnectorError(
-            f"{place} ends at offset {high}, before {self._next}, which this job has read up to: the topic "
-            f"was made anew or has lost messages; start a new job to read it from its beginning",
+            f"{place} ends at offset {high}, before {self._next}, which this job has read up to: the "
+            f"topic was recreated or has lost messages; start a new job to read it from its beginning",
             topic=topic,
             is_permanent=True,
         )

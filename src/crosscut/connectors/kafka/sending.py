@@ -56,7 +56,7 @@ def _send_singly(
                 producer.poll(FULL_S)
             except library().KafkaException as error:
                 raise ConnectorError(
-                    f"topic {topic!r}: the producer refuses a message: {error.args[0].str()}"
+                    f"topic {topic!r}: the producer rejects a message: {error.args[0].str()}"
                 ) from error
             else:
                 break
@@ -74,7 +74,7 @@ def _check_only_full(topic: str, left: list[Any]) -> None:
         error = one.pop("_error", None)
         if error is None or error.code() != full:
             reason = "a message after it was taken" if error is None else error.str()
-            raise ConnectorError(f"topic {topic!r}: the producer refuses a message: {reason}")
+            raise ConnectorError(f"topic {topic!r}: the producer rejects a message: {reason}")
 
 
 class Held:

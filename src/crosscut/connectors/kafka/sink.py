@@ -235,7 +235,7 @@ class KafkaSink(SinkTopics, Sink):
     def _check_limits(self, topic: str, limits: TopicLimits) -> None:
         if limits.needs_keys and self.key is None:
             raise ConnectorError(
-                f"topic {topic!r} at {self.servers} is compacted and takes no message without a key: "
+                f"topic {topic!r} at {self.servers} is compacted and accepts no message without a key: "
                 f"set key= to a function that returns one",
                 topic=topic,
                 is_permanent=True,
@@ -374,7 +374,7 @@ class TransactionalWriter(SinkWriter):
                     )
                 case _:
                     raise ConnectorError(
-                        f"{self._where}: {handle!r:.200} is no transaction of this sink; was its topic "
+                        f"{self._where}: {handle!r:.200} is not a transaction of this sink; was its topic "
                         "changed?"
                     )
         return found
@@ -473,7 +473,7 @@ class TransactionalWriter(SinkWriter):
             if missing:
                 raise ConnectorError(
                     f"{self._where}: messages for topic {missing[0]!r} are held in checkpoint "
-                    f"{checkpoint_id}, and topics= does not have it any more: declare it until this "
+                    f"{checkpoint_id}, and topics= no longer contains it: declare it until this "
                     f"checkpoint is committed",
                     topic=missing[0],
                     is_permanent=True,

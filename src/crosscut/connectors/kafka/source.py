@@ -120,7 +120,7 @@ def source(
         _check_place("stop", stop, chosen, ("latest",))
         _check_order(start, stop)
     if start == "committed" and group is None:
-        raise ConnectorError("start='committed' needs a group, whose committed offsets are meant")
+        raise ConnectorError("start='committed' needs group=, whose committed offsets it uses")
     if duration_ms(discover_every, "discover_every") <= 0:
         raise ConnectorError(f"discover_every={discover_every!r}: expected a duration above 0, such as '10s'")
     if malformed not in ("fail", "skip") and not callable(malformed):
@@ -187,7 +187,7 @@ def _checked_topics(topics: object) -> Chosen:
     for name in names:
         if not _NAME.fullmatch(name):
             raise ConnectorError(
-                f"topics={topics!r}: {name!r} is no name of a topic, which has letters, digits, '.', '_' and "
+                f"topics={topics!r}: {name!r} is not a topic name, which has letters, digits, '.', '_' and "
                 f"'-' only: use re.compile({name!r}) for all topics that match, or a list of several names"
             )
     return Chosen(names)
@@ -208,7 +208,7 @@ def _check_place(what: str, place: object, topics: Chosen, words: tuple[str, ...
         return
     for topic, offsets in place.items():
         if topic not in topics:
-            raise ConnectorError(f"{what} has offsets of topic {topic!r}, which is none of the {topics}")
+            raise ConnectorError(f"{what} has offsets of topic {topic!r}, which is not among the {topics}")
         if not isinstance(offsets, Mapping) or not all(
             type(number) is int and number >= 0 for pair in offsets.items() for number in pair
         ):
@@ -362,7 +362,7 @@ class KafkaSource(DynamicSource):
         """Raise ConnectorError if nothing will ever match, or a topic with offsets does not exist."""
         if self.stop is not None and not found:
             raise ConnectorError(
-                f"there are no {self.topics} at {self.servers}, and stop= reads no later ones"
+                f"there are no {self.topics} at {self.servers}, and a job with stop= does not wait for any"
             )
         for name, place in (("start", self.start), ("stop", self.stop)):
             if isinstance(place, Mapping) and (missing := sorted(place.keys() - set(found))):
@@ -379,8 +379,8 @@ class KafkaSource(DynamicSource):
                 if topic in found and (unknown := sorted(offsets.keys() - set(found[topic]))):
                     raise ConnectorError(
                         f"{name} has an offset of partition {unknown[0]} of topic {topic!r} at "
-                        f"{self.servers}, which has {len(found[topic])} partitions, numbered from 0: leave "
-                        f"it out",
+                        f"{self.servers}, which has {len(found[topic])} partitions, numbered from 0: "
+                        f"remove it",
                         topic=topic,
                         is_permanent=True,
                     )

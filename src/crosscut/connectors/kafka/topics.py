@@ -115,7 +115,7 @@ class Topics:
             ConnectorError: A topic was deleted or made anew.
         """
         if not isinstance(known, dict):
-            raise ConnectorError(f"{known!r:.200} is not what a Kafka source knows of its topics")
+            raise ConnectorError(f"{known!r:.200} is not the state of a Kafka source")
         new: list[tuple[str, int]] = []
         added: list[tuple[str, int]] = []
         now: dict[str, JSON] = {}
@@ -133,7 +133,7 @@ class Topics:
                     # The job was given one topic more.
                     added += [(topic, partition) for partition in range(count)]
                 case _:
-                    raise ConnectorError(f"{before!r:.200} is not what a Kafka source knows of a topic")
+                    raise ConnectorError(f"{before!r:.200} is not the state of a Kafka topic")
             now[topic] = [identity, count]
         return new, added, now
 
@@ -159,15 +159,15 @@ class Topics:
     def _refuse(self, topic: str, then: tuple[str, int], now: tuple[str, int]) -> NoReturn:
         if then[0] != now[0]:
             raise ConnectorError(
-                f"topic {topic!r} at {self._servers} was deleted and made anew (it had id {then[0]}, now "
+                f"topic {topic!r} at {self._servers} was deleted and recreated (it had id {then[0]}, now "
                 f"{now[0]}): what this job had not read of it is lost, and its offsets mean nothing now; "
                 f"start a new job to read it from its beginning",
                 topic=topic,
                 is_permanent=True,
             )
         raise ConnectorError(
-            f"topic {topic!r} at {self._servers} has {now[1]} partitions, and had {then[1]}: it was made "
-            f"anew; start a new job to read it from its beginning",
+            f"topic {topic!r} at {self._servers} has {now[1]} partitions, and had {then[1]}: it was "
+            f"recreated; start a new job to read it from its beginning",
             topic=topic,
             is_permanent=True,
         )
@@ -185,8 +185,9 @@ class Topics:
                 if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     if time.monotonic() > deadline_s:
                         raise refused(
-                            f"topic {topic!r} at {self._servers} is not there: was it deleted? What this job "
-                            f"had not read of it is lost; make it anew and start a new job, or check name "
+                            f"topic {topic!r} at {self._servers} does not exist: was it deleted? What "
+                            f"this job "
+                            f"had not read of it is lost; recreate it and start a new job, or check name "
                             f"and rights",
                             error.args[0],
                             topic=topic,

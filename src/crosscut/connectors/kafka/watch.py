@@ -170,8 +170,8 @@ class Watch:
         silent_s = time.monotonic() - self._response_s
         if silent_s > SILENCE_S:
             raise ConnectorError(
-                f"no broker at {self._servers} has answered for {silent_s:.0f} s ({reason}): reading begins "
-                f"anew, over another connection"
+                f"no broker at {self._servers} has answered for {silent_s:.0f} s ({reason}): reading "
+                f"restarts over another connection"
             )
 
     def _probe(self, readers: Mapping[RegisteredAttempt, tuple[int, bool]]) -> None:
@@ -198,7 +198,8 @@ class Watch:
             if now_s - since_s > SILENCE_S:
                 raise ConnectorError(
                     f"messages {offset} to {self._ends[topic, partition] - 1} of partition {partition} of "
-                    f"topic {topic!r} at {self._servers} have not come for {now_s - since_s:.0f} s, though "
-                    f"the brokers have them: reading begins anew, over another connection",
+                    f"topic {topic!r} at {self._servers} have not arrived for {now_s - since_s:.0f} s, "
+                    f"though "
+                    f"the brokers have them: reading restarts over another connection",
                     topic=topic,
                 )

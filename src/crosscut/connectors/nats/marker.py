@@ -56,7 +56,9 @@ class Marker:
         except (ValueError, RecursionError):
             # Said below, in words.
             pass
-        raise ConnectorError(f"{where}: message {sequence} is no marker of a sink: {(data or b'')[:200]!r}")
+        raise ConnectorError(
+            f"{where}: message {sequence} is not a marker of a sink: {(data or b'')[:200]!r}"
+        )
 
     def encoded(self) -> bytes:
         """Return the bytes that `parsed` takes."""

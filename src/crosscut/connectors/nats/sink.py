@@ -110,10 +110,11 @@ class NatsSink(Destination, Sink):
         try:
             info = await stream.stream_info(self.stream)
         except errors.NotFoundError:
-            raise ConnectorError(f"{self.where}: the stream is not there: make it first") from None
+            raise ConnectorError(f"{self.where}: the stream does not exist: create it first") from None
         if not info.config.allow_atomic:
             raise ConnectorError(
-                f"{self.where}: the stream takes no atomic batches, on which exactly once rests: set its "
+                f"{self.where}: the stream accepts no atomic batches, which exactly-once output needs: "
+                f"set its "
                 f"allow_atomic (nats-server 2.12 or newer)"
             )
         for subject in (f"{self.markers}.marker", *([self.subject] if isinstance(self.subject, str) else ())):

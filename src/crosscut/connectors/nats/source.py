@@ -155,7 +155,8 @@ class NatsSource(Source):
             info = await stream.stream_info(self.stream)
         except required("nats.js.errors", "nats").NotFoundError:
             raise ConnectorError(
-                f"{self.describe()} is not there at {self.servers.shown}: make it, as by 'nats stream add'",
+                f"{self.describe()} does not exist at {self.servers.shown}: create it, as with 'nats "
+                f"stream add'",
                 is_permanent=True,
             ) from None
         if info.config.retention not in (None, api.RetentionPolicy.LIMITS):
@@ -336,13 +337,13 @@ class _StreamReader(ReaderAhead[Any]):
                 "" if self._subject == ">" else f", those of subject {self._subject!r} perhaps among them,"
             )
             raise ConnectorError(
-                f"{self._where}: messages {self._next} to {first - 1}{which} are gone before they were read, "
-                f"by a limit of the stream or a purge; start a new job that reads on at {first}",
+                f"{self._where}: messages {self._next} to {first - 1}{which} were removed by a limit of "
+                f"the stream or a purge before they were read; start a new job that continues at {first}",
                 is_permanent=True,
             )
         if last + 1 < self._next:
             raise ConnectorError(
                 f"{self._where} ends at message {last}, before {self._next}, which this job has read up to: "
-                f"the stream was made anew or has lost messages; start a new job to read it from the first",
+                f"the stream was recreated or has lost messages; start a new job to read it from the first",
                 is_permanent=True,
             )

@@ -187,10 +187,10 @@ class NatsWriter(SinkWriter):
             if has_pending:
                 # The epoch that has made these has had one: what it said is not guessed at.
                 raise HistoryError(
-                    f"{self._sink.where}: messages are to be committed, and the marker that says whether "
-                    f"they are already, the last message of subject {self._marker_subject}, is gone; nothing "
-                    f"was published. Was it removed by a limit of the stream? Begin anew with another "
-                    f"checkpoint_dir",
+                    f"{self._sink.where}: messages are to be committed, and the marker that records "
+                    f"whether they already are, the last message of subject {self._marker_subject}, is "
+                    f"missing; nothing was published. Was it removed by a limit of the stream? Start over "
+                    f"with another checkpoint_dir",
                     location=self._sink.where,
                 ) from None
             self._marker = Marker(self._sink.target, self._owner, 0, "", 0, 0, 0, 0)
@@ -207,7 +207,7 @@ class NatsWriter(SinkWriter):
             marker = await self._read(has_pending)
             if await self._stored([], marker.checkpoint_id, marker.partial, marker.sent):
                 return
-        raise ConnectorError(f"{self._sink.where}: somebody else moves the marker {self._marker_subject}")
+        raise ConnectorError(f"{self._sink.where}: another program moves the marker {self._marker_subject}")
 
     async def _published(self, checkpoint_id: int, messages: list[tuple[str, bytes]]) -> bool:
         """Publish the next batch of a checkpoint; return whether all of it is there."""
@@ -272,7 +272,7 @@ class NatsWriter(SinkWriter):
             case {"checkpoint": int(n), "messages": int(count), **rest} if not rest and n > 0:
                 return CheckpointId(n), count
             case _:
-                raise ConnectorError(f"{self._sink.where}: {handle!r:.200} is no transaction of this sink")
+                raise ConnectorError(f"{self._sink.where}: {handle!r:.200} is not a transaction of this sink")
 
 
 def _checked_answer(data: bytes) -> int | None:

@@ -140,7 +140,7 @@ def checked_text(value: Any) -> str:
     if not isinstance(value, str):
         raise _unfit(value, "str")
     if "\0" in value:
-        raise ValueError("it holds a zero byte, which Postgres refuses")
+        raise ValueError("it holds a zero byte, which Postgres does not accept")
     return str.__str__(value)
 
 
@@ -163,7 +163,7 @@ def _matched(value: str, pattern: re.Pattern[str], kind: str) -> re.Match[str]:
     if found is None:
         own = "a number" if kind in _NUMBERS else f"a {kind.partition(' ')[0]}"
         raise ValueError(
-            f"the text {shortened(value)} is not as Postgres writes a value of type {kind}; give {own}, or "
+            f"the text {shortened(value)} is not in Postgres's format for type {kind}; give {own}, or "
             f"the text as Postgres writes it"
         )
     return found

@@ -104,7 +104,7 @@ def shape_of(connection: Any, table: Table, location: str) -> Shape:
     if not may_insert or (table.key and not may_update):
         right = "insert" if not may_insert else "update"
         raise ConnectorError(
-            f"{location}: the user has no right to {right}: 'grant {right} on {table.sql} to ...'"
+            f"{location}: the user lacks the privilege {right}: 'grant {right} on {table.sql} to ...'"
         )
     others = [(columns, plain) for columns, plain in indexes if set(columns) != set(table.key)]
     # A default of the table is not tried, and is its own business.
@@ -124,7 +124,7 @@ def _check_key(
     key, columns = set(table.key), ", ".join(map(quoted, table.key))
     if not any(plain and set(found) == key for found, plain in indexes):
         raise ConnectorError(
-            f"{location} has no unique index on ({columns}), by which rows replace each other: 'create "
+            f"{location} has no unique index on ({columns}), which key= needs: 'create "
             f"unique index on {table.sql} ({columns})'"
         )
     if empty := [name for name in table.key if not is_set[name]]:

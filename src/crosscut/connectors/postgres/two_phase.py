@@ -40,9 +40,9 @@ def check_allowed(session: PostgresSession) -> None:
     (most,) = session.execute("show max_prepared_transactions").fetchone()
     if most == "0":
         raise ConnectorError(
-            "two_phase=True: the server has max_prepared_transactions=0, so it prepares none. Set it to "
-            "three for each task of the sink or more, and restart the server; or leave two_phase out: then "
-            "rows are held in the snapshot, and nothing is asked of the server"
+            "two_phase=True: the server has max_prepared_transactions=0, so it can't prepare "
+            "transactions. Set it to at least three for each task of the sink, and restart the server; or "
+            "leave two_phase out: then the snapshot holds the rows, and the server needs no setting"
         )
     session.make(PREPARED)
 
@@ -191,9 +191,10 @@ class TwoPhaseWriter(SinkWriter):
             if checkpoint_id <= max(marker.checkpoint_id if marker else 0, self._newest(session)):
                 return
             raise ConnectorError(
-                f"{self._location}: the rows of checkpoint {checkpoint_id}, prepared as {name!r}, are gone "
-                f"and not committed: somebody has rolled them back, or an old backup of the database runs. "
-                f"They can't be made again. Begin anew: another checkpoint_dir, another table"
+                f"{self._location}: the rows of checkpoint {checkpoint_id}, prepared as {name!r}, are "
+                f"missing and not committed: they were rolled back, or the database was restored from an "
+                f"old backup. They can't be recreated. Start over with another checkpoint_dir and another "
+                f"table"
             ) from None
 
     def _check_epoch(self, session: PostgresSession) -> CommittedOutput:
@@ -203,8 +204,8 @@ class TwoPhaseWriter(SinkWriter):
     def _checked_marker(self, marker: CommittedOutput | None) -> CommittedOutput:
         if marker is None:
             raise ConnectorError(
-                f"{self._location}: the marker of task {self._context.task} in crosscut_markers is gone; it "
-                f"is made anew when the job goes on"
+                f"{self._location}: the marker of task {self._context.task} in crosscut_markers is "
+                f"missing; it is recreated when the job continues"
             )
         check_history(self._context, self._restored, [marker])
         return marker
@@ -243,6 +244,6 @@ class TwoPhaseWriter(SinkWriter):
             case _:
                 pass
         raise ConnectorError(
-            f"{self._location}: {handle!r:.200} is no prepared transaction of task {self._context.task}; was "
-            f"two_phase set or taken away? Start with another checkpoint_dir"
+            f"{self._location}: {handle!r:.200} is not a prepared transaction of task "
+            f"{self._context.task}; was two_phase added or removed? Start with another checkpoint_dir"
         )

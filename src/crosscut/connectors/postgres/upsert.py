@@ -260,7 +260,7 @@ class UpsertWriter(SinkWriter):
             if marker is None:
                 raise ConnectorError(
                     f"{self._location}: the marker of task {self._context.task} in crosscut_markers is "
-                    f"gone; nothing was written. It is made anew when the job goes on"
+                    f"missing; nothing was written. It is recreated when the job continues"
                 )
             self._check_history([marker])
             only_first = self.set_aside is None

@@ -202,8 +202,8 @@ def made_if_missing(connection: Any, tables: Mapping[str, str]) -> None:
                 connection.execute(statement)
             except (errors.InsufficientPrivilege, errors.InvalidSchemaName) as error:
                 raise ConnectorError(
-                    f"table {name} is not there, and this user can't make it: {shown(error)}. Have it "
-                    f"made, with the rights to select, insert and update: {' '.join(statement.split())}"
+                    f"table {name} does not exist, and this user can't create it: {shown(error)}. Create "
+                    f"it, with privileges to select, insert and update: {' '.join(statement.split())}"
                 ) from None
 
 
@@ -374,7 +374,7 @@ def readable_conninfo(conninfo: str | Environment) -> str:
     raise ConnectorError(
         "conninfo can't be read (it is not shown, a password may be in it): expected text as libpq takes it. "
         "In a URL the characters @ : / and % of a password are written %40 %3A %2F and %25; in the form "
-        "'host=db password=...' a value with a blank stands in single quotes"
+        "'host=db password=...' put a value with a blank in single quotes"
     ) from None
 
 

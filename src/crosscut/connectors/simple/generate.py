@@ -153,7 +153,7 @@ class _GenerateReader(SplitReader):
         if not records:
             # Raised in a function under map, it looks like the end of the numbers.
             raise ConnectorError(
-                f"the function of generate raised StopIteration for record {first}", record=first
+                f"the function passed to generate raised StopIteration for record {first}", record=first
             )
         self._made += len(records)
         self._due_s += len(records) * self._interval_s

@@ -38,7 +38,7 @@ def items(values: Collection[Item]) -> Source[Item]:
     if isinstance(values, str | bytes) or not isinstance(values, Collection):
         raise SettingsError(
             f"items({reprlib.repr(values)}), of type {type(values).__name__}: expected a list, a tuple, a "
-            f"range, ...; put a single value into a list, and what can only be iterated over into list(...)"
+            f"range, ...; put a single value into a list, and wrap an iterator in list(...)"
         )
     return Items(tuple(values))
 

@@ -29,7 +29,7 @@ def printing(label: str = "") -> Sink[object]:
             written out, as `\\x1b`: a terminal would obey them.
 
     Raises:
-        SettingsError: `label` is no text of one line.
+        SettingsError: `label` is not a single line of text.
 
     Examples:
         >>> import crosscut as cc
@@ -37,7 +37,7 @@ def printing(label: str = "") -> Sink[object]:
         >>> _ = flow.source(cc.items([1, 2, 3])).sink(cc.printing("numbers"))
     """
     if not isinstance(label, str) or len(label.splitlines()) > 1:
-        raise SettingsError(f"printing(label={label!r}): expected a text of one line")
+        raise SettingsError(f"printing(label={label!r}): expected a single line of text")
     return Printing(f"{label}: " if label else "")
 
 
@@ -91,7 +91,7 @@ class _Printer(SinkWriter):
     def _print(self, handles: Sequence[JSON]) -> None:
         for handle in handles:
             if not isinstance(handle, int):
-                raise ConnectorError(f"{handle!r:.80} is no transaction of a printing sink")
+                raise ConnectorError(f"{handle!r:.80} is not a transaction of a printing sink")
             if handle <= self._printed:
                 continue
             text = self._held.data(CheckpointId(handle)).decode()

@@ -158,7 +158,7 @@ class _LineReader(ReaderAhead[str]):
             return await reader.readline()
         except ValueError:
             raise ConnectorError(
-                f"{self._address}: a line is longer than {LINE_BYTES_MAX} bytes: are these lines?"
+                f"{self._address}: a line is longer than {LINE_BYTES_MAX} bytes: is the data line-oriented?"
             ) from None
         except OSError as error:
             raise ConnectorError(f"{self._address}: the connection was lost: {error}") from error

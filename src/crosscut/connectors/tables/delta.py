@@ -221,14 +221,14 @@ class _Delta(Database):
             )
         if others := sorted(there.keys() - ours.keys()):
             raise ConnectorError(
-                f"{self._what} has columns that the schema has not: {', '.join(others)}; add them, "
+                f"{self._what} has columns that are not in the schema: {', '.join(others)}; add them, "
                 f"with None for rows that have no value"
             )
         for name, kind in ours.items():
             if kind.type != there[name].type and there[name].type not in _WIDER.get(kind.type, ()):
                 raise ConnectorError(
-                    f"{self._what}: column {name} is of type {there[name].type}, and the schema makes it "
-                    f"{kind.type}; give it the type of the table"
+                    f"{self._what}: column {name} is of type {there[name].type}, but schema= has "
+                    f"{kind.type}; use the type of the table"
                 )
         self._partitioned_by = tuple(table.metadata().partition_columns)
         return table

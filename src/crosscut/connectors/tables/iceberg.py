@@ -185,7 +185,7 @@ class _Iceberg(Database):
                         with suppress(FileNotFoundError):
                             table.io.delete(location)
         except ConnectorError as error:
-            _log.warning("%s: a commit was refused, and its files stay: %s", self._what, error)
+            _log.warning("%s: a commit was refused; its files remain: %s", self._what, error)
 
     def check(self) -> None:
         """Make the table if there is none, and look at its columns.
@@ -219,19 +219,19 @@ class _Iceberg(Database):
             )
         if others := sorted(set(there.names) - set(ours.names)):
             raise ConnectorError(
-                f"{self._what} has columns that the schema has not: {', '.join(others)}; add them, "
+                f"{self._what} has columns that are not in the schema: {', '.join(others)}; add them, "
                 f"with None for rows that have no value"
             )
         for field in ours:
             found = there.field(field.name)
             if not _fits(field.type, found.type):
                 raise ConnectorError(
-                    f"{self._what}: column {field.name} is of type {found.type}, and the schema makes it "
-                    f"{field.type}; give it the type of the table"
+                    f"{self._what}: column {field.name} is of type {found.type}, but schema= has "
+                    f"{field.type}; use the type of the table"
                 )
             if field.nullable and not found.nullable:
                 raise ConnectorError(
-                    f"{self._what}: column {field.name} must have a value, and the schema takes None there: "
+                    f"{self._what}: column {field.name} is required, but schema= allows None: "
                     f"give a pyarrow.Schema with pyarrow.field({field.name!r}, ..., nullable=False)"
                 )
 
@@ -304,8 +304,8 @@ class _IcebergSession(Session):
         found = noted(text, self._what)
         if found is None and text is not None:
             raise ConnectorError(
-                f"{self._what}: its property {place_of(context)} is {text!r:.200}, and says no more how far "
-                f"task {context.task} has committed; restore it"
+                f"{self._what}: its property {place_of(context)} is {text!r:.200}, which no longer "
+                f"records how far task {context.task} has committed; restore it"
             )
         return found
 

@@ -79,7 +79,7 @@ class Table:
         """
         if not found:
             raise ConnectorError(
-                f"{location} is not there: make it, or give columns their types, such as "
+                f"{location} does not exist: create it, or pass columns with types, such as "
                 f"{{{self.columns[0]!r}: 'text'}}"
             )
         if missing := sorted(set(self.columns) - set(found)):
@@ -127,8 +127,8 @@ def checked_name(name: object) -> str:
     if isinstance(name, str) and "\0" not in name and _NAME.fullmatch(name) is not None:
         return name
     raise ConnectorError(
-        f"table={name!r}: expected the name of a table, 'counts' or with its schema 'app.counts'; a part "
-        f"with a dot stands in double quotes: '\"my.counts\"'"
+        f"table={name!r}: expected the name of a table, 'counts' or with its schema 'app.counts'; put a "
+        f"part with a dot in double quotes: '\"my.counts\"'"
     )
 
 

@@ -79,8 +79,8 @@ def sink(
     made = table_of(table, columns, key)
     if name_parts(made.name)[:-1] not in ((), ("main",)):
         raise ConnectorError(
-            f"table={table!r}: a database of SQLite has no schemas but 'main'; a name with a dot stands "
-            f"in double quotes: '\"{table}\"'"
+            f"table={table!r}: an SQLite database has only the schema 'main'; put a name with a dot in "
+            f"double quotes: '\"{table}\"'"
         )
     return SqliteSink(found, replace(made, types=mapped_types(made.types)), row)
 
@@ -240,7 +240,7 @@ class _Sqlite(Database):
                 raise
             columns = ", ".join(map(quoted, table.key))
             raise ConnectorError(
-                f"{self._location} has no unique index on ({columns}), by which rows replace each other: "
+                f"{self._location} has no unique index on ({columns}), which key= needs: "
                 f"'create unique index ... on {table.sql} ({columns})'"
             ) from error
 

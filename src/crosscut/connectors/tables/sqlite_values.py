@@ -131,14 +131,14 @@ def storer(affinity: Affinity, declared: str) -> Callable[[Any], Any]:
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise ValueError(f"{shortened(value)} is beyond 64 bits")
         if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError(f"{value!r} is no number of SQLite")
+            raise ValueError(f"{value!r} is not a number in SQLite")
         if affinity is Affinity.REAL and type(value) is int and int(float(value)) != value:
             raise ValueError(f"{value!r} would be rounded in a column of affinity real")
         return value
 
     def decimal(value: Decimal) -> Any:
         if not value.is_finite():
-            raise ValueError(f"{value!r} is no number of SQLite")
+            raise ValueError(f"{value!r} is not a number in SQLite")
         if value == value.to_integral_value() and abs(value) < 2**63:
             return number(int(value))
         exact = double_of(value)

@@ -168,7 +168,7 @@ class TableWriter(SinkWriter):
             except Overtaken as error:
                 if attempt == _ATTEMPTS:
                     raise ConnectorError(
-                        f"{error}; tried {attempt} times: too many commit there at once"
+                        f"{error}; tried {attempt} times: too many concurrent commits"
                     ) from error
                 # One of all that want to be next is: so the more they are, the longer it takes.
                 time.sleep(random.uniform(0, min(attempt, 10) * _PAUSE_S))
@@ -185,9 +185,9 @@ class TableWriter(SinkWriter):
                 # The epoch that has made these has had one: what it said is not guessed at.
                 raise ConnectorError(
                     f"{self._location}: checkpoint {pending[0][0]} is to be committed, and the marker of "
-                    f"task {context.task} that says whether it is committed already is gone; nothing was "
-                    f"written. Restore the markers from a backup, or begin anew: another checkpoint_dir, "
-                    f"another place"
+                    f"task {context.task} that records whether it is already committed is missing; "
+                    f"nothing was written. Restore the markers from a backup, or start over with another "
+                    f"checkpoint_dir and another location"
                 )
             for checkpoint_id, expected in pending:
                 if checkpoint_id <= there or not expected:
@@ -206,4 +206,4 @@ class TableWriter(SinkWriter):
             case {"checkpoint": int(n), "rows": int(rows), **rest} if not rest and n > 0:
                 return CheckpointId(n), rows
             case _:
-                raise ConnectorError(f"{self._location}: {handle!r:.200} is no transaction of a table")
+                raise ConnectorError(f"{self._location}: {handle!r:.200} is not a transaction of a table")

@@ -265,7 +265,7 @@ class _Writer(SinkWriter):
                     ) from error
             case _:
                 pass
-        raise ConnectorError(f"{handle!r:.200} is no transaction of data source {self._of.name}")
+        raise ConnectorError(f"{handle!r:.200} is not a transaction of data source {self._of.name}")
 
     def _abort_own(self, message: Any, n: CheckpointId) -> None:
         if not self._is_attempt:

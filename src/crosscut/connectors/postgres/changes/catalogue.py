@@ -52,7 +52,8 @@ def published(connection: Any, publication: str, *, with_rows: bool) -> list[Pub
     """
     if not connection.execute("select 1 from pg_publication where pubname = %s", (publication,)).fetchone():
         raise ConnectorError(
-            f"publication {publication!r} is not there: make it, as by 'create publication {publication} for "
+            f"publication {publication!r} does not exist: create it, as with 'create publication "
+            f"{publication} for "
             f"table orders', before the job starts for the first time"
         )
     rows = [row for (row,) in connection.execute(_TABLES, (publication,))]
@@ -74,8 +75,8 @@ def _table(connection: Any, publication: str, row: dict[str, Any], *, with_rows:
     table = PublishedTable(f"{schema}.{name}", sql, tuple(names), tuple(key), row.get("rowfilter") or "")
     if with_rows and (not key or not set(key) <= set(names)):
         raise ConnectorError(
-            f"table {table.name} of publication {publication!r} has no primary key that is published: add "
-            f"one, or give snapshot=False, which reads changes only"
+            f"table {table.name} of publication {publication!r} has no published primary key: add one, or "
+            f"set snapshot=False, which reads changes only"
         )
     if with_rows and not identity <= {"d", "f"}:
         raise ConnectorError(
@@ -96,8 +97,8 @@ def made_slot(connection: Any, slot: str) -> int:
     (level,) = connection.execute("show wal_level").fetchone()
     if level != "logical":
         raise ConnectorError(
-            f"the server has wal_level={level}, which is too little for its changes to be read: set "
-            f"wal_level=logical in its configuration, and restart it"
+            f"the server has wal_level={level}, but logical replication needs wal_level=logical: set it "
+            f"in the configuration, and restart the server"
         )
     connection.execute(f"set statement_timeout = {MAKING_TIMEOUT_MS}")
     row = connection.execute(
@@ -120,8 +121,9 @@ def slot_lsn(connection: Any, slot: str) -> int:
     ).fetchone()
     if row is None:
         raise ConnectorError(
-            f"replication slot {slot!r} is gone, and with it the changes that this job has not read; nothing "
-            f"was skipped. Start the job anew, with another checkpoint_dir: it reads the tables again",
+            f"replication slot {slot!r} no longer exists, and the changes that this job has not read are "
+            f"lost; nothing was skipped. Start over with another checkpoint_dir: the job reads the tables "
+            f"again",
             is_permanent=True,
         )
     plugin, is_here, status, lsn = row
@@ -133,9 +135,9 @@ def slot_lsn(connection: Any, slot: str) -> int:
         )
     if status == "lost":
         raise ConnectorError(
-            f"replication slot {slot!r} has lost changes that this job has not read, since they had become "
-            f"more than max_slot_wal_keep_size; nothing was skipped. Drop it ('select "
-            f"pg_drop_replication_slot'), and start the job anew, with another checkpoint_dir",
+            f"replication slot {slot!r} has lost changes that this job has not read, because they "
+            f"exceeded max_slot_wal_keep_size; nothing was skipped. Drop it ('select "
+            f"pg_drop_replication_slot'), and start over with another checkpoint_dir",
             is_permanent=True,
         )
     return lsn_number(lsn)
@@ -151,7 +153,7 @@ def check_slot(connection: Any, slot: str, lsn: int) -> None:
     if kept > lsn:
         raise ConnectorError(
             f"replication slot {slot!r} keeps changes from {lsn_text(kept)} on, and this job has read up to "
-            f"{lsn_text(lsn)}: those between are gone, and nothing was skipped. Does another program use the "
-            f"slot, or is this an old checkpoint? Start the job anew, with another checkpoint_dir",
+            f"{lsn_text(lsn)}: those between are lost, and nothing was skipped. Does another program use "
+            f"the slot, or is this an old checkpoint? Start over with another checkpoint_dir",
             is_permanent=True,
         )

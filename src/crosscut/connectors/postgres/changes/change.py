@@ -139,7 +139,7 @@ class ChangedTable:
                 name = self._relation.columns[index].name
                 raise ConnectorError(
                     f"table {self.name}: a change has no value of {name}, which is of its key; "
-                    f"'alter table {self.name} replica identity full', and start the job anew",
+                    f"'alter table {self.name} replica identity full', and start over",
                     is_permanent=True,
                 )
             found.append(value)
@@ -199,7 +199,7 @@ def change_of(
         table = tables[oid]
     except KeyError:
         raise ConnectorError(
-            f"replication sends a change of table {oid}, which it has not described"
+            f"replication sends a change of table {oid}, which it has not announced"
         ) from None
     if isinstance(message, Truncate):
         return table.truncated(xid, lsn, time)

@@ -75,7 +75,7 @@ def position_of(value: JSON) -> Position:
             return Position(lsn_number(lsn), skip, parts, until is None, end)
         case _:
             pass
-    raise ConnectorError(f"{value!r:.200} is no position in the changes of Postgres tables")
+    raise ConnectorError(f"{value!r:.200} is not a position in the changes of Postgres tables")
 
 
 def _part(row: JSON) -> Part:
@@ -83,7 +83,7 @@ def _part(row: JSON) -> Part:
         case [str(table), None | str() as to, str(snapshot)]:
             return Part(table, to, snapshot)
         case _:
-            raise ConnectorError(f"{row!r:.200} is no part of a Postgres table")
+            raise ConnectorError(f"{row!r:.200} is not a part of a Postgres table")
 
 
 def key_hash(key: Iterable[bytes | None]) -> str:
@@ -165,8 +165,8 @@ class Seen:
         seen = {has_seen(one.snapshot, xid) for one in self._parts}
         if len(seen) > 1:
             raise ConnectorError(
-                f"table {self._table} was truncated after a part of its first rows had been read: which of "
-                f"them are gone can't be told. Start the job anew, with another checkpoint_dir",
+                f"table {self._table} was truncated after a part of its first rows had been read: which "
+                f"of them were removed is unknown. Start over with another checkpoint_dir",
                 is_permanent=True,
             )
         return Verdict.LEFT_OUT if seen == {True} else Verdict.AS_IT_IS

@@ -233,7 +233,7 @@ class _Reader:
 
     def bytes(self, count: int) -> bytes:
         if count > self.left:
-            raise ValueError(f"{count} bytes are announced, {self.left} are there")
+            raise ValueError(f"{count} bytes were declared, but {self.left} are left")
         self._next += count
         return self._data[self._next - count : self._next]
 
@@ -276,7 +276,9 @@ def lsn_number(text: object) -> int:
             except ValueError:
                 # Said below, in words.
                 pass
-    raise ConnectorError(f"{text!r} is no place in the log of Postgres: expected one such as '16/B374D848'")
+    raise ConnectorError(
+        f"{text!r} is not a position in the log of Postgres: expected one such as '16/B374D848'"
+    )
 
 
 Kind = Literal["snapshot", "insert", "update", "delete", "truncate"]

@@ -292,8 +292,8 @@ class ChangesReader(SplitReader[Change]):
             except errors.ObjectInUse as error:
                 if time.monotonic() > deadline_s:
                     raise ConnectorError(
-                        f"{source.describe()}: {shown(error)} for {FREE_TIMEOUT_S:g} s: does another job or "
-                        f"program use it? Each needs a slot of its own"
+                        f"{source.describe()}: {shown(error)} for {FREE_TIMEOUT_S:g} s: is it used by "
+                        f"another job or program? Each needs its own slot"
                     ) from None
                 with self._filled:
                     self._filled.wait(0.1)

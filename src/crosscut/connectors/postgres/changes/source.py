@@ -71,7 +71,7 @@ def changes(
         raise ConnectorError(f"publication={publication!r}: expected the name of a publication")
     if not isinstance(slot, str) or _SLOT.fullmatch(slot) is None:
         raise ConnectorError(
-            f"slot={slot!r}: expected up to 63 small letters, digits and underscores, such as 'orders'"
+            f"slot={slot!r}: expected up to 63 lowercase letters, digits and underscores, such as 'orders'"
         )
     if stop not in (None, "latest"):
         lsn_number(stop)
@@ -151,8 +151,8 @@ class PostgresChanges(Subscription, Source[Change]):
                 connection.close()
         except psycopg.errors.QueryCanceled as error:
             raise ConnectorError(
-                f"{self.describe()}: the slot could not be made: {shown(error)}; it waits for transactions "
-                f"that are open: look for old ones in pg_stat_activity"
+                f"{self.describe()}: the slot could not be created: {shown(error)}; creation waits for "
+                f"open transactions: look for old ones in pg_stat_activity"
             ) from None
         except psycopg.Error as error:
             raise ConnectorError(f"{self.describe()}: {shown(error)}") from None

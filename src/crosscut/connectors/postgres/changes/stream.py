@@ -132,8 +132,8 @@ class LogStream:
         self._silent_s += waited_s
         if self._silent_s >= SILENCE_S:
             raise ConnectorError(
-                f"the server has sent nothing for {self._silent_s:.0f} s, though it was asked to: the "
-                f"connection is lost, or the server hangs; the job connects anew"
+                f"the server has sent nothing for {self._silent_s:.0f} s, despite a request: the "
+                f"connection is lost, or the server hangs; the job reconnects"
             )
 
     def report(self, *, asks: bool = False) -> None:
