@@ -387,7 +387,7 @@ def test_posts_go_on_where_nothing_can_be_noted(
     writer.commit(permit(1), [stage(writer, ["a", "b"], 1)])
     writer.close()
     assert server.records() == ["a", "b"]
-    assert "is not noted: can't write" in caplog.text
+    assert "is not recorded: can't write" in caplog.text
 
 
 @pytest.mark.parametrize("batch_records", [1, 7, 500])

@@ -119,7 +119,7 @@ def test_what_a_backfill_cannot_be_asked_for_is_refused_at_once(spark: SparkCont
         cc.backfill(flow, df, where, source="orders")
     with pytest.raises(FlowError, match="has no event time"):
         cc.backfill(flow, df, where, watermark=5)
-    with pytest.raises(SettingsError, match="a backfill begins with nothing"):
+    with pytest.raises(SettingsError, match="a backfill starts without state"):
         cc.backfill(flow, df, where, settings=cc.Settings(restore_from="savepoints/x"))
     assert not where.exists()
 

@@ -224,7 +224,7 @@ def test_the_topic_of_markers_is_made_compacted_and_one_that_forgets_is_refused(
     for policy in ("delete", "compact,delete"):
         forgetful = new(broker, **{"cleanup.policy": policy})
         sink = cc.kafka.sink(broker.servers, topic, marker_topic=forgetful)
-        message = f"cleanup.policy='{policy}', which forgets markers"
+        message = f"cleanup.policy='{policy}', which deletes markers"
         with pytest.raises(ConnectorError, match=message):
             sink.check()
         with pytest.raises(ConnectorError, match=message):

@@ -101,6 +101,6 @@ def test_counters_are_right_and_the_log_tells_the_story_over_a_stop_and_a_resume
         f"job 'numbered': resumed from {where}: epoch 2, 2 workers",
         "job 'numbered': finished: everything is processed and committed, "
         f"with checkpoint {final_id} (9,000 records read)",
-        f"job 'numbered' in {again.checkpoint_dir} has finished before: nothing is read or written; "
-        "to run it again, choose another checkpoint_dir and another location for its output",
+        f"job 'numbered' in {again.checkpoint_dir} has already finished, so nothing is read or written; "
+        f"to run it again, choose another checkpoint_dir and another location for its output",
     ]

@@ -148,7 +148,7 @@ def test_what_is_asked_for_wrongly_is_said_at_once(session: SparkSession, tmp_pa
         session.read.format("crosscut").options(uuid="x", uid="y").load(str(tmp_path))
     with pytest.raises(ConnectorError, match="b interval year to month"):
         cc.spark.table(tmp_path, "a INT, b INTERVAL YEAR TO MONTH")
-    with pytest.raises(ConnectorError, match="is no DDL"):
+    with pytest.raises(ConnectorError, match="is not valid DDL"):
         cc.spark.table(tmp_path, "a INT INT")
     assert isinstance(cc.spark.table(tmp_path, StructType.fromDDL("a INT")), cc.Sink)
 

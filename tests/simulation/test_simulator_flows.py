@@ -302,7 +302,7 @@ def test_a_sink_is_checked_without_a_flow(tmp_path: Path) -> None:
 def test_without_flow_and_sink_there_is_nothing_to_simulate() -> None:
     done = CliRunner().invoke(program, ["simulate"])
     assert done.exit_code == 2
-    assert "name a flow as APP.PY:FLOW, or a sink with --sink" in done.output
+    assert "pass a flow as APP.PY:FLOW, or a sink with --sink" in done.output
     assert "python -m tests.proof.simulate" in done.output
 
 

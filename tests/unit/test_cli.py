@@ -311,7 +311,7 @@ def test_a_finished_job_says_so_before_it_starts_spark(
     assert job.cancel() is None
     with pytest.raises(CheckpointError, match="is not running: finished"):
         job.checkpoint()
-    assert f"job 'made' in {directory} has finished before: nothing is read" in caplog.text
+    assert f"job 'made' in {directory} has already finished, so nothing is read" in caplog.text
     other = store_with(tmp_path / "other", replace(entry, flow=FlowIdentity("another")))
     result = invoked("run", app, "--plain", "--checkpoint-dir", other)
     assert result.exit_code == 2

@@ -440,5 +440,5 @@ def test_a_sink_that_recovers_for_long_is_named(monkeypatch: pytest.MonkeyPatch)
     finally:
         logging.getLogger("crosscut").removeHandler(heard)
     assert heard.lines == [
-        "sink 'rows' has been recovering for 0 s, with nothing to commit first; the job starts when it has"
+        "sink 'rows' has been recovering for 0 s, with nothing to commit first; the job starts afterwards"
     ]

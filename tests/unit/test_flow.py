@@ -74,14 +74,14 @@ def test_a_name_can_be_changed_and_is_then_free_again(flow: Flow, stream: Stream
 def test_two_operators_with_one_uid_are_refused_and_both_are_named(stream: Stream) -> None:
     mapped = stream.map(len).named("a")
     assert refusal(lambda: mapped.filter(bool).named("a")) == (
-        "flow 'f': operators '2-map' and '3-filter' would both have the uid 'a': state is found by it, "
-        "so it must be unique; name one of them differently"
+        "flow 'f': operators '2-map' and '3-filter' would both have uid 'a': a uid identifies the state "
+        "and must be unique; name one of them differently"
     )
 
 
 def test_a_name_that_is_the_automatic_name_of_another_operator_is_refused(stream: Stream) -> None:
     mapped = stream.map(len)
-    assert "'2-map' and '1-source' would both have the uid '2-map'" in refusal(lambda: stream.named("2-map"))
+    assert "'2-map' and '1-source' would both have uid '2-map'" in refusal(lambda: stream.named("2-map"))
     stream.named("3-filter")
     assert "'1-source' and '3-filter'" in refusal(lambda: mapped.filter(bool))
 
@@ -217,8 +217,8 @@ def test_rebalance_and_broadcast_concern_the_next_operator_only(flow: Flow, stre
 
 def test_a_stream_is_distributed_in_one_way(stream: Stream) -> None:
     assert refusal(stream.rebalance().broadcast) == (
-        "flow 'f': broadcast() after rebalance(), both after operator '1-source': a stream is distributed "
-        "in one way; remove one of them"
+        "flow 'f': broadcast() after rebalance(), both after operator '1-source': a stream can be "
+        "distributed in one way only; remove one of them"
     )
 
 

@@ -61,7 +61,7 @@ def test_every_sink_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_raises_is_named() -> None:
-    with pytest.raises(ConnectorError, match=r"sink 'out-0' can't say what it has committed.*no such marker"):
+    with pytest.raises(ConnectorError, match=r"sink 'out-0' can't report what it has committed.*no such marker"):
         terms.committed_output(graph_of(Silent("no such marker")))
 
 
@@ -84,4 +84,4 @@ def test_a_sink_that_does_not_answer_is_named_in_the_log(monkeypatch: pytest.Mon
         assert asyncio.run(looked()) == ()
     finally:
         slow_sinks.LOGGER.removeHandler(handler)
-    assert said == ["sink 'out-0' has not said for 0.01 s what it has committed"]
+    assert said == ["sink 'out-0' has not reported for 0.01 s what it has committed"]

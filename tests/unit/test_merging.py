@@ -324,7 +324,7 @@ def test_output_that_is_followed_is_each_checkpoint_once_or_an_error(tmp_path: P
     assert read(0, 3) == [(1,), (2,), (3,)]
     assert read(2, 3) == [(3,)]
     for after, through in ((1, 3), (0, 1)):
-        with pytest.raises(ConnectorError, match="was merged of files of checkpoints 1 to 2"):
+        with pytest.raises(ConnectorError, match="was merged from files of checkpoints 1 to 2"):
             read(after, through)
 
 

@@ -161,7 +161,7 @@ def test_two_streams_that_are_connected_are_one_named_operator() -> None:
 def test_a_name_that_is_taken_or_no_name_is_refused_as_with_named() -> None:
     flow = cc.Flow("names")
     stream = flow.source(cc.items([1]), name="one")
-    with pytest.raises(FlowError, match=r"'one' and '2-map' would both have the uid 'one'|'1-source'"):
+    with pytest.raises(FlowError, match=r"'one' and '2-map' would both have uid 'one'|'1-source'"):
         stream.map(abs, name="one")
     with pytest.raises(FlowError, match="no / in"):
         stream.map(abs, name="no / in")

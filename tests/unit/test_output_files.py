@@ -48,7 +48,7 @@ def test_a_follower_never_goes_back(tmp_path: Path) -> None:
 def test_another_job_in_the_same_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError, match="read up to checkpoint 8, and the newest one"):
         reader_of(tmp_path / "younger", 4, 7).latestOffset({"checkpoint": 8}, None)
-    with pytest.raises(ConnectorError, match="is 0: another job has taken its place"):
+    with pytest.raises(ConnectorError, match="is 0: another job has replaced it"):
         reader_of(tmp_path / "new").latestOffset({"checkpoint": 1}, None)
 
 
@@ -92,7 +92,7 @@ def test_output_is_read_up_to_any_checkpoint_that_has_some_and_no_further(tmp_pa
         return sum(1 for partition in reader.partitions() for _ in reader.read(partition))
 
     assert [rows(), rows(checkpoint="7"), rows(checkpoint="5"), rows(checkpoint="1")] == [2, 2, 1, 0]
-    with pytest.raises(ConnectorError, match="whose output of sink 'lines' is all visible is 7"):
+    with pytest.raises(ConnectorError, match="whose output of sink 'lines' is completely visible is 7"):
         rows(checkpoint="8")
     for wrong in ("0", "-1", "x", "\u0663"):
         with pytest.raises(ConnectorError, match="expected the number of a checkpoint"):

@@ -210,7 +210,7 @@ def test_the_format_crosscut_has_the_columns_that_divide_output(tmp_path: Path) 
         [StructField("on", BooleanType()), StructField("id", LongType()), StructField("word", StringType())]
     )
     assert sorted(read(output, typed), key=lambda row: row[1]) == [(row[2], row[0], row[1]) for row in rows]
-    with pytest.raises(ConnectorError, match=r"its directory says on='(true|false)', which is no date"):
+    with pytest.raises(ConnectorError, match=r"its directory name has on='(true|false)', which is no date"):
         read(output, StructType([StructField("on", DateType())]))
 
     columns = cc.files.write_parquet(

@@ -147,7 +147,7 @@ def test_another_page_that_has_the_port_by_now_is_not_taken_for_the_job(tmp_path
     finally:
         page.close()
     assert result.exit_code == 2
-    assert "another program has its port" in result.output
+    assert "another program now uses its port" in result.output
     assert actions.done == []
 
 
@@ -229,7 +229,7 @@ def test_a_job_without_a_port_for_commands_runs_on(tmp_path: Path, caplog: pytes
     port = CommandPort("counts", str(tmp_path / "missing"), Ending(tmp_path))
     with caplog.at_level("WARNING"):
         port.start()
-        until(lambda: "will not find it" in caplog.text)
+        until(lambda: "can't find it" in caplog.text)
     port.close()
     never_begun = CommandPort("counts", str(tmp_path), Ending(tmp_path))
     never_begun.close()

@@ -464,7 +464,7 @@ def test_a_cluster_that_can_not_be_released_does_not_keep_the_end_of_a_job_from_
     assert one.end_event.outcome == "finished"
     assert one.job.status().phase == "ended"
     assert one._page.seen == ["owned", "closed"]
-    assert f"of it could be closed: {type(raised).__name__}: {raised}" in caplog.text
+    assert f"of its resources could not be closed: {type(raised).__name__}: {raised}" in caplog.text
 
 
 def test_ctrl_c_in_the_start_of_the_thread_cancels_the_job(
@@ -552,7 +552,7 @@ def test_a_cluster_that_never_answers_does_not_keep_a_job_from_ending(
     one.cluster.may_end.clear()
     one.start()
     assert one.ended() == "finished"
-    assert "the cluster has not given up what it ran for the job" in caplog.text
+    assert "the cluster has not ended the job's tasks" in caplog.text
 
 
 def patch_on_driver(

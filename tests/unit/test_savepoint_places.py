@@ -213,9 +213,9 @@ def test_what_was_changed_elsewhere_is_named_whoever_reads_it(url: str, tmp_path
         lambda: begun(url, tmp_path, visits_graph()),
         lambda: list(as_savepoint(url, tmp_path / "copy").rows_of(opened(url).manifest.files[0], ["key"])),
     ):
-        with pytest.raises(StoreError, match=f"not as it was written: {file} has .*seal_savepoint"):
+        with pytest.raises(StoreError, match=f"was changed after it was written: {file} has .*seal_savepoint"):
             read()
-    assert f"not as it was written: {file}" in told("verify", url, code=2)
+    assert f"was changed after it was written: {file}" in told("verify", url, code=2)
     assert not list(open_store(str(tmp_path / "begun")).tail(1))
     cc.seal_savepoint(url)
     assert "whole" in told("verify", url)
@@ -410,7 +410,7 @@ def test_with_a_key_no_file_is_read_that_the_manifest_does_not_vouch_for(
     file = signed / "state" / "visits" / "0.parquet"
     harm = '{"$pickle":"Y29zCnN5c3RlbQooUydleGl0IDEnCnRSLg=="}'
     polars.read_parquet(file).with_columns(polars.lit(harm).alias("value")).write_parquet(file)
-    with pytest.raises(StoreError, match=r"not as it was written: state/visits/0\.parquet"):
+    with pytest.raises(StoreError, match=r"was changed after it was written: state/visits/0\.parquet"):
         begun(signed, tmp_path, visits_graph())
     # Who changes the digest as well has no signature for it.
     manifest = json.loads((signed / MANIFEST).read_text())

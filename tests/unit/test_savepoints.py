@@ -261,7 +261,7 @@ def test_it_may_be_edited_with_polars_but_not_unawares(savepoint: Path, tmp_path
             polars.when(is_apple).then(polars.lit("100")).otherwise(polars.col("value")).alias("value")
         ).filter(polars.col("key") != '"fig"')
         changed.write_parquet(file)
-    with pytest.raises(StoreError, match="not as it was written: state/counts/"):
+    with pytest.raises(StoreError, match="was changed after it was written: state/counts/"):
         begun(savepoint, tmp_path)
     cc.seal_savepoint(savepoint)
     store = begun(savepoint, tmp_path)
@@ -303,7 +303,7 @@ def test_a_finished_job_does_not_pass_over_a_savepoint_that_was_edited_or_is_ano
     assert status_if_finished(flow_of(), settings) is not None, "it goes on with nothing"
     (savepoint / MANIFEST).rename(tmp_path / "away")
     assert status_if_finished(flow_of(), settings) is not None
-    assert "can't be compared with what the job began with: " in caplog.text
+    assert "can't be compared with the savepoint that the job began with: " in caplog.text
     (tmp_path / "away").rename(savepoint / MANIFEST)
     with pytest.raises(StoreError, match="did not begin with this savepoint"):
         status_if_finished(flow_of(), replace(settings, restore_from=str(tmp_path / "begun")))
@@ -331,7 +331,7 @@ def test_a_file_that_rots_or_is_gone_is_found(savepoint: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(StoreError, match="not as it was written"):
+    with pytest.raises(StoreError, match="was changed after it was written"):
         check(opened(savepoint))
     file.unlink()
     with pytest.raises(StoreError, match="is missing"):
@@ -854,6 +854,6 @@ def test_the_command_line_shows_verifies_and_compares_savepoints_and_checkpoints
     frame = polars.read_parquet(file)
     frame.with_columns(polars.lit("77").alias("value")).head(1).write_parquet(file)
     result = CliRunner().invoke(program, ["checkpoints", "verify", str(savepoint)])
-    assert result.exit_code == 2 and "not as it was written" in result.output
+    assert result.exit_code == 2 and "was changed after it was written" in result.output
     assert "sealed" in told("seal", savepoint)
     assert "-> 77" in told("diff", f"{tmp_path / 'job'}@7", savepoint)

@@ -122,7 +122,7 @@ def test_a_record_that_is_none_is_refused_in_words(tmp_path: Path, job: Any) -> 
     write_record(str(tmp_path), {"job": job})
     result = CliRunner().invoke(program, ["top", str(tmp_path)])
     assert result.exit_code == 2
-    assert "the record of the job is of another release" in result.output
+    assert "the status file of the job is from another release" in result.output
 
 
 def test_a_directory_without_a_job_is_refused_in_words(tmp_path: Path) -> None:

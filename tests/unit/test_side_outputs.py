@@ -131,7 +131,7 @@ def test_what_is_no_split_or_side_output_is_refused_at_once() -> None:
     assert "is no name: expected 1 to 64 printable characters" in refusal(
         lambda: stream.split(**{"a\nb": bool})
     )
-    assert "operator '1-source' says nothing under 'late': its side outputs are none" in refusal(
+    assert "operator '1-source' has no side output 'late'; it has none" in refusal(
         lambda: stream.side_output("late")
     )
     assert "of the stream 'large' of operator '2-split': that has no operator of its own" in refusal(

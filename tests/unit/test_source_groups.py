@@ -299,7 +299,7 @@ def test_it_is_refused_where_it_would_do_nothing() -> None:
     with pytest.raises(FlowError, match="'first': 'second' assigns timestamps again: say align_within there"):
         again.compile(1, 8)
     with pytest.raises(
-        FlowError, match="align_group='both' of type str: expected a name, beside align_within"
+        FlowError, match="align_group='both' of type str: expected a name, together with align_within"
     ):
         cc.Flow("alone").source(cc.items([1])).assign_timestamps(int, align_group="both")
     with pytest.raises(FlowError, match="align_within='soon'"):

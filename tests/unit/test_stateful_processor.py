@@ -236,8 +236,8 @@ def test_anything_else_is_refused_with_what_to_do() -> None:
     [
         ("self.value.update((1,))", r"state 'value' was given \(1,\): expected a tuple of 2 \(a, b c\)"),
         ("self.entries.getValue('a')", r"state 'entries' was given 'a': expected a tuple of 1 \(name\)"),
-        ("self.handle.getValueState('late', 'a INT')", r"state 'late' is asked for outside of init\(\)"),
-        ("self.handle.registerTimer(5)", r"timers need a time: choose time_mode"),
+        ("self.handle.getValueState('late', 'a INT')", r"state 'late' is used outside of init\(\)"),
+        ("self.handle.registerTimer(5)", r"timers need a time mode: set time_mode"),
     ],
 )
 def test_wrong_use_of_state_is_named(expression: str, problem: str) -> None:

@@ -133,7 +133,7 @@ def test_a_window_that_holds_nothing_is_refused(make: Callable[[], Any], problem
         ),
         (
             lambda k: k.window(cc.session(1)).aggregate(0, lambda a, b: a),
-            "aggregate over sessions needs merge: a record that lies between two sessions makes them one",
+            "aggregate over sessions needs merge: a record between two sessions joins them",
         ),
         (lambda k: k.interval_join(k, 2, 1), "lower=2 is more than upper=1: nothing lies between"),
         (lambda k: k.interval_join(k, "-x", 1), "lower='-x': expected a duration"),
@@ -218,9 +218,9 @@ def test_a_side_output_for_late_records_must_lead_somewhere_and_is_called_as_it_
     with pytest.raises(FlowError, match="stream 'late' of operator 'per-second' leads nowhere"):
         compiled(lambda f: keyed(f).window(cc.tumbling(1), late="late").count().named("per-second"))
     counts = keyed(cc.Flow("f")).window(cc.tumbling(1), late="late").count().named("per-second")
-    with pytest.raises(FlowError, match="says nothing under 'early': its side outputs are 'late'"):
+    with pytest.raises(FlowError, match="has no side output 'early'; it has 'late'"):
         counts.side_output("early")
-    with pytest.raises(FlowError, match="says nothing under 'late': its side outputs are none"):
+    with pytest.raises(FlowError, match="has no side output 'late'; it has none"):
         keyed(cc.Flow("f")).window(cc.tumbling(1)).count().side_output("late")
 
 

@@ -93,7 +93,7 @@ def _completed(store: CheckpointStore, checkpoint_id: int | None) -> CheckpointC
         ]
     if not found:
         name = "no completed checkpoint" if checkpoint_id is None else f"no checkpoint {checkpoint_id}"
-        raise StoreError(f"{name} in this directory; `crosscut checkpoints ls` shows what there is")
+        raise StoreError(f"{name} in this directory; see `crosscut checkpoints ls`")
     return found[0]
 
 

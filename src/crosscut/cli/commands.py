@@ -276,7 +276,7 @@ def simulate(
 
     if target is None and sink is None:
         raise click.UsageError(
-            "there is nothing to simulate: name a flow as APP.PY:FLOW, or a sink with --sink. Worlds with "
+            "nothing to simulate: pass a flow as APP.PY:FLOW, or a sink with --sink. Worlds with "
             "generated flows are in Crosscut's repository: python -m tests.proof.simulate"
         )
     selection = simulated_worlds.Selection(first_seed, seeds, seed, fault_indices(faults), jobs or cores())

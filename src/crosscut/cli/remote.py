@@ -32,8 +32,8 @@ def asked(directory: str, path: str, body: dict[str, Any]) -> str:
     status, answer_text = _posted(endpoint, path, body, directory)
     if status == 401:
         raise StoreError(
-            f"{endpoint.address} refuses the token of the job in {shown_url(directory)}: that job has ended "
-            f"without removing its file, and another program has its port"
+            f"{endpoint.address} refuses the token of the job in {shown_url(directory)}: that job ended "
+            f"without removing its file, and another program now uses its port"
         )
     if status != 200:
         raise CheckpointError(f"the job in {shown_url(directory)} refuses: {answer_text}")
@@ -57,8 +57,8 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
             return str(status)
         if time.monotonic() >= deadline:
             raise CheckpointError(
-                f"the job in {shown_url(directory)} has not ended after {timeout_s:g} s: it is {status!r}; "
-                f"it goes on stopping, and `crosscut top` shows what it waits for"
+                f"the job in {shown_url(directory)} has not ended after {timeout_s:g} s: it is "
+                f"{status!r}; it is still stopping, and `crosscut top` shows what it waits for"
             )
         time.sleep(_LOOK_EVERY_S)
 
@@ -83,7 +83,7 @@ def _posted(endpoint: Endpoint, path: str, body: dict[str, Any], directory: str)
     except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         raise StoreError(
             f"the job in {shown_url(directory)} does not answer at {endpoint.address}: "
-            f"{type(error).__name__}: {error}; does it still run, and on this machine?"
+            f"{type(error).__name__}: {error}; is it still running, and on this machine?"
         ) from error
     finally:
         connection.close()

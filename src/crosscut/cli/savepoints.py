@@ -64,7 +64,7 @@ def verified(path: str) -> str:
     """
     if (savepoint := found_at(path)) is not None:
         if wrong := differences(savepoint):
-            raise StoreError(f"{savepoint.name} is not as it was written: {'; '.join(wrong)}")
+            raise StoreError(f"{savepoint.name} was changed after it was written: {'; '.join(wrong)}")
         files = savepoint.manifest.files
         return f"whole: {len(files)} files, {sum(file.rows for file in files)} rows"
     _, store, checkpoint = opened_checkpoint(path)

@@ -161,4 +161,6 @@ def _job_and_age(directory: str) -> tuple[dict[str, Any], float]:
 
 
 def _of_another_release(directory: str, error: Exception) -> StoreError:
-    return StoreError(f"{shown_url(directory)}: the record of the job is of another release: {error!r}")
+    return StoreError(
+        f"{shown_url(directory)}: the status file of the job is from another release: {error!r}"
+    )

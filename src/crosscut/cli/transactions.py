@@ -221,12 +221,12 @@ def dropped(store: CheckpointStore, chosen: Collection[Pending], reason: str, *,
         ConnectorError: No reason is given.
     """
     if not reason.strip():
-        raise ConnectorError("--reason: say why this output is dropped; it stands in the job log for good")
+        raise ConnectorError("--reason: state why this output is dropped; the job log keeps the reason")
     newest = unfinished(store).claims[-1].claimant
     if not force and newest.host == socket.gethostname() and _is_alive(newest.pid):
         raise StoreError(
-            f"process {newest.pid} of this host claimed the job last and is still there: stop the job first. "
-            f"If that is another program by now, use --force"
+            f"process {newest.pid} of this host claimed the job last and still runs: stop the job first. "
+            f"If another program has that id now, use --force"
         )
     who = Claimant(
         f"{getpass.getuser()}@{socket.gethostname()}", os.getpid(), SystemClock().now().isoformat()

@@ -113,7 +113,7 @@ class StoredCut(Cut):
     def in_flight(self, uid: str | None = None) -> Sequence[Any]:
         if uid is not None and self._vertex_of(uid).chain[0].uid != uid:
             raise FlowError(
-                f"nothing is ever on its way to operator {uid!r}: it is called directly by the one before "
+                f"no record is ever in flight to operator {uid!r}: it is called directly by the one before "
                 f"it; ask for {self._vertex_of(uid).vertex_id!r}, at which its records arrive",
                 operator=uid,
             )

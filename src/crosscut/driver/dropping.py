@@ -99,8 +99,8 @@ def _claimed(verdict: Verdict, claim: EpochClaimed) -> EpochClaimed:
             )
         case Undecided(_, reason):
             raise StoreError(
-                f"the store does not tell whether the output is dropped ({reason}): look with `crosscut "
-                f"transactions ls` once it answers again"
+                f"it is unknown whether the output was dropped: the store does not answer ({reason}). "
+                f"Check with `crosscut transactions ls` once it answers again"
             )
         case _:
             assert_never(verdict)

@@ -209,8 +209,8 @@ class EngineRun:
                 await over.wait()
         except TimeoutError:
             LOGGER.warning(
-                "job %r: the cluster has not given up what it ran for the job within %g s; what still runs "
-                "there can change nothing any more",
+                "job %r: the cluster has not ended the job's tasks within %g s; tasks that still run "
+                "there can't change anything",
                 self._run.name,
                 CLUSTER_END_TIMEOUT_S,
             )

@@ -78,7 +78,7 @@ class InvariantChecker:
         with self._changed:
             while self._is_working:
                 if not self._changed.wait(max(0.0, ends_s - time.monotonic())):
-                    _LOG.warning("the invariants of the last cut were not evaluated within %g s", timeout_s)
+                    _LOG.warning("the invariants were not evaluated on the last cut within %g s", timeout_s)
                     return False
         return True
 

@@ -138,7 +138,7 @@ class JobRunner:
                 if self.driver is not None:
                     self.driver.post(request)
             case StopEngine(why):
-                LOGGER.info("job %r: goes over to the other engine: %s", self._context.spec.name, why)
+                LOGGER.info("job %r: switches to the other engine: %s", self._context.spec.name, why)
                 self._failpoints("engine.stop")
                 if self.driver is not None:
                     self.driver.post(StopRequested())
@@ -164,7 +164,7 @@ class JobRunner:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        cancelled = InternalError("something has cancelled what the job waits for on its event loop")
+        cancelled = InternalError("a task of the job's event loop was cancelled from outside")
         error = cancelled if task.cancelled() else task.exception()
         # When the job has ended, the loop cancels its remaining tasks and accepts no new ones.
         if error is not None and not self._is_over:
@@ -180,7 +180,7 @@ class JobRunner:
     def _warn(self, error: BaseException) -> None:
         """Tell of an error that does not change how the job ends."""
         LOGGER.warning(
-            "job %r: not everything of it could be closed: %s: %s",
+            "job %r: some of its resources could not be closed: %s: %s",
             self._context.spec.name,
             type(error).__name__,
             error,

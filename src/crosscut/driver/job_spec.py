@@ -112,8 +112,8 @@ def committed_output(
         except Exception as error:
             # It may be a sink of the user's own, which may raise anything.
             raise ConnectorError(
-                f"sink {uid!r} can't say what it has committed, so whether this job would write it again is "
-                f"not known: {type(error).__name__}: {error}"
+                f"sink {uid!r} can't report what it has committed, so it is unknown whether this job "
+                f"would write it again: {type(error).__name__}: {error}"
             ) from error
     return tuple(found)
 

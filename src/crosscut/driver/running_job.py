@@ -267,14 +267,14 @@ class RunningJob:
             future = asyncio.run_coroutine_threadsafe(waiting, loop)
         except RuntimeError as error:
             waiting.close()
-            raise CheckpointError(f"job {self._name!r} is over") from error
+            raise CheckpointError(f"job {self._name!r} has ended") from error
         try:
             return future.result(left)
         except TimeoutError as error:
             future.cancel()
             raise CheckpointError(f"job {self._name!r}: {on_timeout} within {timeout or 0:g} s") from error
         except CancelledError as error:
-            raise CheckpointError(f"job {self._name!r} is over") from error
+            raise CheckpointError(f"job {self._name!r} has ended") from error
 
     def post(self, event: JobEvent) -> None:
         """Post what the user asks for; after the end nothing is done."""
@@ -348,7 +348,7 @@ class RunningJob:
                 step()
             except BaseException as error:  # noqa: BLE001 - whatever it is, others wait for the steps that follow
                 LOGGER.warning(
-                    "job %r: not everything of it could be closed: %s: %s",
+                    "job %r: some of its resources could not be closed: %s: %s",
                     self._name,
                     type(error).__name__,
                     error,

@@ -36,4 +36,4 @@ def warned_if_slow(loop: asyncio.AbstractEventLoop, uid: str) -> Iterator[None]:
 
 def warn(uid: str) -> None:
     """Warn of the sink `uid`."""
-    LOGGER.warning("sink %r has not said for %g s what it has committed", uid, SLOW_LOOK_S)
+    LOGGER.warning("sink %r has not reported for %g s what it has committed", uid, SLOW_LOOK_S)

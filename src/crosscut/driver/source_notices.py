@@ -68,7 +68,7 @@ class SourceNotices:
                 source.completed(known[uid], unread)
             except Exception as error:  # noqa: BLE001 - what is kept too long does the job no harm
                 _LOG.warning(
-                    "source %r could not be told of checkpoint %d: %s: %s",
+                    "source %r could not be informed of checkpoint %d: %s: %s",
                     uid,
                     entry.checkpoint_id,
                     type(error).__name__,

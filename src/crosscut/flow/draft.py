@@ -95,8 +95,8 @@ class Draft:
         for other in self._operators:
             if other.uid == uid:
                 raise FlowError(
-                    f"flow {self.name!r}: operators {other.label!r} and {label!r} would both have the uid "
-                    f"{uid!r}: state is found by it, so it must be unique; name one of them differently",
+                    f"flow {self.name!r}: operators {other.label!r} and {label!r} would both have uid "
+                    f"{uid!r}: a uid identifies the state and must be unique; name one of them differently",
                     operator=uid,
                 )
 

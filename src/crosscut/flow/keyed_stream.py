@@ -428,7 +428,7 @@ class KeyedStream(SideOutputs, Generic[Key, Record]):
             raise _error(
                 self._draft,
                 "connect",
-                "the other stream has no keys: give it some, as in .connect(other.key_by(function)), or send "
+                "the other stream has no keys: add some, as in .connect(other.key_by(function)), or send "
                 "it to every task, as in .connect(other.broadcast())",
             )
         return connected(self._draft, self._input, other, keyed=True)

@@ -224,7 +224,7 @@ class Stream(SideOutputs, Generic[Record]):
             raise _error(
                 self._draft,
                 "connect",
-                "the other stream has keys and this one has none: give this one keys too, with key_by",
+                "the other stream has keys and this one has none: add keys to this one with key_by",
             )
         return connected(self._draft, self._input, other, keyed=False)
 
@@ -461,14 +461,16 @@ class Stream(SideOutputs, Generic[Record]):
         kind = "assign_timestamps"
         if not isinstance(align_group, str) or (align_group and align_within is None):
             raise _error(
-                self._draft, kind, f"align_group={_shown(align_group)}: expected a name, beside align_within"
+                self._draft,
+                kind,
+                f"align_group={_shown(align_group)}: expected a name, together with align_within",
             )
         if align_within is not None and idle_after is None:
             raise _error(
                 self._draft,
                 kind,
-                "align_within needs idle_after: else a split that gives nothing would keep others waiting "
-                "for ever; say after how long to stop waiting for it, as in idle_after='30s'",
+                "align_within needs idle_after: otherwise a split without records would make others wait "
+                "for ever; set the time after which it counts as idle, as in idle_after='30s'",
             )
         spec = AssignTimestampsSpec(
             _of_one(self._draft, kind, function),
@@ -668,16 +670,16 @@ class Stream(SideOutputs, Generic[Record]):
             raise _error(
                 self._draft,
                 "sink",
-                f"dead_letters with {_shown(sink)} and {_shown(letters)}: a sink whose tasks commit together "
-                f"can't be part of it. Find such records before the sink, with map(..., "
+                f"dead_letters with {_shown(sink)} and {_shown(letters)}: a sink whose tasks commit "
+                f"together can't use dead letters. Find such records before the sink, with map(..., "
                 f"on_error='dead letters'), or write them to files",
             )
         if letters.has_one_task and not sink.has_one_task:
             raise _error(
                 self._draft,
                 "sink",
-                f"dead_letters: one task writes {_shown(letters)}, and all tasks write the sink; choose one "
-                f"that each task writes to, such as crosscut.files.write_jsonl",
+                f"dead_letters: one task writes {_shown(letters)}, but all tasks write the sink; choose a "
+                f"sink that every task writes to, such as crosscut.files.write_jsonl",
             )
         return SinkWithDeadLetters(sink, letters)
 
@@ -685,7 +687,7 @@ class Stream(SideOutputs, Generic[Record]):
         if self._how != "forward":
             raise FlowError(
                 f"flow {self._draft.name!r}: {how}() after {self._how}(), both after operator "
-                f"{self._operator.uid!r}: a stream is distributed in one way; remove one of them",
+                f"{self._operator.uid!r}: a stream can be distributed in one way only; remove one of them",
                 operator=self._operator.uid,
             )
         return Stream(self._draft, self._operator, how, self._output)

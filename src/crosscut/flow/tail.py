@@ -101,8 +101,8 @@ class SideOutputs(Tail):
         if name not in names and not isinstance(operator.spec, _WITH_SIDES):
             advice = ", which needs on_error='dead letters'" if name == DEAD_LETTERS and not names else ""
             raise FlowError(
-                f"flow {self._draft.name!r}: operator {operator.uid!r} says nothing under {name!r}{advice}: "
-                f"its side outputs are {', '.join(map(repr, names)) or 'none'}",
+                f"flow {self._draft.name!r}: operator {operator.uid!r} has no side output "
+                f"{name!r}{advice}; it has {', '.join(map(repr, names)) or 'none'}",
                 operator=operator.uid,
             )
         return Stream(self._draft, operator, output=name)

@@ -231,8 +231,8 @@ class WindowedStream(Advised, Generic[Key, Record]):
         """
         if merge is None and isinstance(self._spec.window, Session):
             raise self._error(
-                "aggregate over sessions needs merge: a record that lies between two sessions makes them "
-                "one, and merge(accumulator, accumulator) says what they come to together"
+                "aggregate over sessions needs merge: a record between two sessions joins them, and "
+                "merge(accumulator, accumulator) combines their accumulators"
             )
         begin = initial_value(self._draft, "window", initial)
         fold = AggregateFold(

@@ -267,7 +267,8 @@ def _difference(file: RowFile, found: tuple[int, str]) -> str:
 
 def _changed(name: str, wrong: Sequence[str]) -> StoreError:
     return StoreError(
-        f"the savepoint {name} is not as it was written: {'; '.join(wrong[:3])}. If you have edited it on "
+        f"the savepoint {name} was changed after it was written: {'; '.join(wrong[:3])}. If you have "
+        f"edited it on "
         f"purpose, say so: crosscut.seal_savepoint({name!r})",
         path=name,
     )

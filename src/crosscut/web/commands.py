@@ -49,7 +49,7 @@ class CommandPort:
             self._serve()
         except (OSError, SettingsError) as error:
             LOGGER.warning(
-                "job %r: `crosscut stop`, `checkpoint` and `savepoint` will not find it: %s",
+                "job %r: `crosscut stop`, `checkpoint` and `savepoint` can't find it: %s",
                 self._name,
                 error,
             )

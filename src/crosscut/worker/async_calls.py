@@ -41,7 +41,7 @@ async def outcome_of(call: StartCall, threads: ThreadedCalls) -> Outcome:
         if made.done() and not made.cancelled():
             return made.result()
         if made.cancelled():
-            return Outcome(error=RuntimeError(f"{name_of(call.function)} was cancelled by itself"))
+            return Outcome(error=RuntimeError(f"{name_of(call.function)} cancelled itself"))
         late = f"{name_of(call.function)} has not returned within timeout={call.timeout_ms / 1_000:g} s"
         return Outcome(error=TimeoutError(late))
     finally:
@@ -58,7 +58,7 @@ async def _made(call: StartCall, threads: ThreadedCalls) -> Outcome:
             if inspect.iscoroutine(result):
                 result.close()
             return Outcome(
-                error=TypeError(f"{name_of(function)} returned something to await: make it an async function")
+                error=TypeError(f"{name_of(function)} returned an awaitable: make it an async function")
             )
     except asyncio.CancelledError:
         raise

@@ -66,8 +66,8 @@ class OnDisk:
             self._directory = TemporaryDirectory(_PREFIX, parent)
         except OSError as error:
             raise StateError(
-                f"can't keep state in {parent}: {error}; set state_dir to a directory on the workers' "
-                f"machines in which they may write"
+                f"can't keep state in {parent}: {error}; set state_dir to a directory that the workers "
+                f"can write to"
             ) from error
         self.directory = self._directory.path
 

@@ -106,9 +106,9 @@ class Threads:
         """
         if len(self._unheard) >= UNHEARD_CALLS_MAX:
             raise WorkersError(
-                f"{len(self._unheard)} calls have not returned long after their timeout, and each holds a "
-                f"thread: give the function a timeout of its own, as in requests.get(url, timeout=5), that "
-                f"is shorter than that of map_async"
+                f"{len(self._unheard)} calls have not returned long after their timeout, and each "
+                f"occupies a thread: set a timeout in the function, as in requests.get(url, timeout=5), "
+                f"shorter than that of map_async"
             )
         future = self._begun(function, *args, **kwargs)
         try:
@@ -167,9 +167,9 @@ class Threads:
             shown = ", ".join(names[:CALLS_SHOWN_MAX]) + (", ..." if len(names) > CALLS_SHOWN_MAX else "")
             raise WorkersError(
                 f"{len(hung)} calls of sinks, of the store or of map_async ({shown}) did not return within "
-                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch. A thread can't be ended, and "
-                f"must not act beside the next epoch, so the process ends, and Spark starts another: give "
-                f"what is called a timeout of its own"
+                f"{THREADS_END_TIMEOUT_S:g} s after the end of their epoch. A thread can't be ended and "
+                f"must not act in the next epoch, so the process ends, and Spark starts another: set a "
+                f"timeout in the called function"
             )
 
 

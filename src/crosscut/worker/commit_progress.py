@@ -63,7 +63,7 @@ class StoredProgress(CommitProgress):
             self._store.write_progress(self._task, b"\n".join((self._mac(text), text)))
         except StoreError as error:
             # Output goes on without it. A store that stays away fails checkpoints, which say so.
-            _LOG.warning("the commit progress of task %s is not noted: %s", self._task, error)
+            _LOG.warning("the commit progress of task %s is not recorded: %s", self._task, error)
 
     def _mac(self, text: bytes) -> bytes:
         if not self._key:

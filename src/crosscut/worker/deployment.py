@@ -405,7 +405,7 @@ def _warn_if_slow(uid: str, snapshot: Snapshot) -> Iterator[None]:
 
     def warn() -> None:
         _LOG.warning(
-            "sink %r has been recovering for %g s, with %s to commit first; the job starts when it has",
+            "sink %r has been recovering for %g s, with %s to commit first; the job starts afterwards",
             uid,
             SLOW_S,
             pending[0] if pending else "nothing",

@@ -102,8 +102,8 @@ class DiskSpace:
     def failed(self, what: str, error: Exception) -> SpillError:
         """Return the error that says so."""
         return SpillError(
-            f"can't {what} in {self.directory}, where channels spill what does not fit into memory: "
-            f"{error}; make room there, set spill_dir to another directory, or lower spill_bytes",
+            f"can't {what} in {self.directory}, where channels spill to disk: "
+            f"{error}; free some space, set spill_dir to another directory, or lower spill_bytes",
             directory=self.directory,
         )
 

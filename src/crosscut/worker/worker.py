@@ -325,7 +325,7 @@ class Worker:
             self._link_lost(f"nothing heard for {silent_s:.1f} s")
             return
         if self._process.is_orphaned():
-            self._end(WorkersError(f"worker {self._index}: the process that started it is gone"))
+            self._end(WorkersError(f"worker {self._index}: the process that started it has ended"))
             return
         self._process.watch(timeout_s)
         began_ns = self._process.processor_ns()

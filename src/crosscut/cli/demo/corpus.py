@@ -30,7 +30,7 @@ def write_corpus(directory: Path, size_bytes: int = CORPUS_BYTES) -> str:
     sources = list(_sources())
     if not sources:
         raise SettingsError(
-            f"found no sources of the standard library in {sysconfig.get_path('stdlib')}; name some text "
+            f"found no sources of the standard library in {sysconfig.get_path('stdlib')}; pass some text "
             f"with --input"
         )
     written = 0

@@ -63,7 +63,9 @@ def _check_origin(flow: Program, store: CheckpointStore, path: str | os.PathLike
     except StoreError as error:
         # What is gone was not edited, and the job needs nothing of it.
         LOGGER.warning(
-            "job %r: restore_from can't be compared with what the job began with: %s", flow.name, error
+            "job %r: restore_from can't be compared with the savepoint that the job began with: %s",
+            flow.name,
+            error,
         )
         return
     has_begun(origin, store)

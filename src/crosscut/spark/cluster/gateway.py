@@ -111,8 +111,8 @@ def _connected(process: subprocess.Popen[bytes], address: Path) -> JavaGateway:
         code = process.poll()
         if code is not None:
             raise WorkersError(
-                f"Spark did not start: its JVM has ended with exit code {code}, and what it has to say "
-                f"stands above; is there enough memory, and are SPARK_HOME and PYSPARK_SUBMIT_ARGS right?"
+                f"Spark did not start: its JVM ended with exit code {code}; its output is above. Check "
+                f"the memory, SPARK_HOME and PYSPARK_SUBMIT_ARGS"
             )
         time.sleep(_LOOK_EVERY_S)
     with address.open("rb") as file:

@@ -167,7 +167,7 @@ class Seeing:
                 write_endpoint(self._directory, self._endpoint)
             except OSError as error:
                 LOGGER.warning(
-                    "job %r: `crosscut stop` and `crosscut savepoint` will not find it: %s", self._name, error
+                    "job %r: `crosscut stop` and `crosscut savepoint` can't find it: %s", self._name, error
                 )
 
     @property

@@ -60,7 +60,8 @@ def start_job(flow: Program, settings: Settings, spark: Any, graph: JobGraph | N
     # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
     if (finished := status_if_finished(flow, settings, graph)) is not None:
         LOGGER.warning(
-            "job %r in %s has finished before: nothing is read or written; to run it again, choose another "
+            "job %r in %s has already finished, so nothing is read or written; to run it again, choose "
+            "another "
             "checkpoint_dir and another location for its output",
             flow.name,
             shown_url(checkpoint_dir),

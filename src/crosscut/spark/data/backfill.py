@@ -73,7 +73,7 @@ def backfill(
 
     if _is_written(savepoint, chosen.store_of(flow.name)):
         LOGGER.warning(
-            "backfill of %r: the savepoint %s is there already, from %s: nothing is read; to run it again, "
+            "backfill of %r: the savepoint %s already exists, from %s, so nothing is read; to run it again, "
             "choose another savepoint and another checkpoint_dir",
             flow.name,
             shown_url(savepoint),
@@ -106,8 +106,8 @@ def _settings(flow: Flow, given: Settings | None) -> Settings:
         raise SettingsError(f"settings={given!r:.200}: expected crosscut.Settings(...)")
     elif given.restore_from is not None:
         raise SettingsError(
-            f"restore_from={given.restore_from!r}: a backfill begins with nothing; it is the job that goes "
-            f"on from its savepoint that takes restore_from"
+            f"restore_from={given.restore_from!r}: a backfill starts without state; pass restore_from to "
+            f"the job that continues from its savepoint"
         )
     directory = given.checkpoint_dir or f"checkpoints/{flow.name}.backfill"
     if given.micro_batch.trigger == "once":
@@ -126,8 +126,8 @@ def _closing_time(graph: JobGraph, watermark: Any) -> int | None:
         return None
     if not has_event_time(graph):
         raise FlowError(
-            f"flow {graph.name!r} has no event time (assign_timestamps), so watermark={watermark!r} says "
-            f"nothing: leave it out"
+            f"flow {graph.name!r} has no event time (assign_timestamps), so watermark={watermark!r} has "
+            f"no effect: remove it"
         )
     try:
         return as_timestamp(watermark)
@@ -164,6 +164,6 @@ def _ran(job: Job, on_event: Callable[[JobEvent], object] | None) -> Job:
 
 def _cut_short(job: Job, how: str) -> JobFailedError:
     return JobFailedError(
-        f"the backfill of {job.name!r} was ended before all was read ({how}), so no savepoint was written; "
-        f"call it again to go on from its last checkpoint"
+        f"the backfill of {job.name!r} ended before it had read everything ({how}), so no savepoint was "
+        f"written; call it again to continue from its last checkpoint"
     )

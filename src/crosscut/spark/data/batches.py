@@ -85,8 +85,8 @@ class Batches(ABC):
         if goes_back(start, checked):
             raise ConnectorError(
                 f"data source {self._of.name}: {method}() returned the offset {json.dumps(checked)}, which "
-                f"lies before {json.dumps(start)}, up to where the job has read: has the system lost data, "
-                f"or is it another one? To begin anew, start with another checkpoint_dir"
+                f"lies before {json.dumps(start)}, which the job has already read: has the system lost "
+                f"data, or is it a different one? To start over, use another checkpoint_dir"
             )
         return checked
 
@@ -133,7 +133,7 @@ class _Simple(Batches):
         if self._of.called("read", lambda: next(iter(rows), None)) is not None:
             raise ConnectorError(
                 f"data source {self._of.name}: read() returned rows, and the offset {json.dumps(start)} that "
-                f"it was given: these rows would come again and again"
+                f"it was given: these rows would be read repeatedly"
             )
         return None, []
 

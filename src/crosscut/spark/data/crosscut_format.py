@@ -140,7 +140,8 @@ class CrosscutDataSource(DataSource):
         if self.checkpoint is not None and self.checkpoint > newest:
             raise ConnectorError(
                 f"option checkpoint={self.checkpoint}: the newest checkpoint whose output of sink "
-                f"{output.uid!r} is all visible is {newest or 'none'}; ask for that or an older one, or wait"
+                f"{output.uid!r} is completely visible is {newest or 'none'}; use that or an older one, "
+                f"or wait"
             )
         return OutputReader(output, schema, newest if self.checkpoint is None else self.checkpoint)
 
@@ -149,7 +150,8 @@ class CrosscutDataSource(DataSource):
         output = self.output()
         if output is None:
             raise ConnectorError(
-                f"{self.options['uid']!r} is no file sink: state can be read with spark.read, checkpoint by "
+                f"{self.options['uid']!r} is not a file sink: state can be read with spark.read, "
+                f"checkpoint by "
                 f"checkpoint, and only output can be followed"
             )
         if self.checkpoint is not None:

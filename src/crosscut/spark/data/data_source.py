@@ -46,8 +46,8 @@ class DataSourceOf:
         """The resolved schema."""
         if not isinstance(self.schema, StructType):
             raise ConnectorError(
-                f"the schema of data source {self.name} is known once a job has started; before, give it as "
-                f"a StructType"
+                f"the schema of data source {self.name} is known once a job has started; before that, "
+                f"pass it as a StructType"
             )
         return self.schema
 

@@ -81,8 +81,8 @@ def dataframe(df: DataFrame, *, records: RecordKind = "rows") -> Source[Any]:
         )
     if df.isStreaming:
         raise ConnectorError(
-            "dataframe(...) reads bounded DataFrames, and this one is streaming: read what it reads with a "
-            "source of its own"
+            "dataframe(...) reads bounded DataFrames, and this one is streaming: use "
+            "crosscut.spark.stream(format, options) instead"
         )
     if records not in get_args(RecordKind):
         raise ConnectorError(f"records={records!r}: expected one of {get_args(RecordKind)}")

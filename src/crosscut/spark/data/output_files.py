@@ -73,8 +73,8 @@ class OutputOf:
         if completed < after:
             raise ConnectorError(
                 f"the output of sink {self.uid!r} was read up to checkpoint {after}, and the newest one in "
-                f"{shown_url(self.url)} is {completed}: another job has taken its place, whose first "
-                f"checkpoints would be left out. Follow it with another checkpointLocation"
+                f"{shown_url(self.url)} is {completed}: another job has replaced it, and its first "
+                f"checkpoints would be skipped. Read it with another checkpointLocation"
             )
         return newest_visible(self.directory, self.uid, retained)
 
@@ -94,7 +94,7 @@ class OutputOf:
                 raise ConnectorError(
                     f"sink {self.uid!r} has not committed all output of checkpoint "
                     f"{retained[0].checkpoint_id}, the oldest one that is retained: is the job running? "
-                    f"Start it again, which commits it, or read later"
+                    f"Start it again to commit the output, or read later"
                 )
             sleep(_LOOK_S)
         return found if retained else NOTHING
@@ -121,10 +121,9 @@ class OutputOf:
             for border in (after, through):
                 if one.first <= border < one.checkpoint_id:
                     raise ConnectorError(
-                        f"{one.path} was merged of files of checkpoints {one.first} to "
-                        f"{one.checkpoint_id}, and what is read ends with checkpoint {border}, or begins "
-                        f"after it. Compact only what is older than any query that follows the output is "
-                        f"behind (older_than)",
+                        f"{one.path} was merged from files of checkpoints {one.first} to "
+                        f"{one.checkpoint_id}, and the requested range ends or begins at checkpoint "
+                        f"{border}. Compact only files that all queries on the output have read (older_than)",
                         path=one.path,
                     )
         found.sort(key=lambda one: one.checkpoint_id)
@@ -164,8 +163,8 @@ def schema_of(output: OutputOf) -> StructType:
         return _with_text(StructType().add("value", StringType()), divided_by)
     if not found:
         raise ConnectorError(
-            f"sink {output.uid!r} has committed no file to {output.directory} yet, which would say its "
-            f"schema: give that with .schema(...)"
+            f"sink {output.uid!r} has committed no file to {output.directory} yet, from which to read its "
+            f"schema: pass it with .schema(...)"
         )
     file = required("pyarrow.parquet", "parquet").read_schema(found[0].path)
     return _with_text(from_arrow_schema(file), divided_by)
@@ -226,7 +225,7 @@ def _typed(path: str, text: str | None, field: StructField) -> Any:
     except ValueError:
         pass
     raise ConnectorError(
-        f"{path}: its directory says {field.name}={text!r}, which is no {kind.simpleString()}"
+        f"{path}: its directory name has {field.name}={text!r}, which is no {kind.simpleString()}"
     )
 
 

@@ -24,8 +24,8 @@ def packed(name: str, number: int, partition: Any) -> str:
         return base64.b64encode(cloudpickle.dumps(partition)).decode("ascii")
     except Exception as error:  # Its own __reduce__ may raise anything.
         raise ConnectorError(
-            f"data source {name}: partition {number}, {partition!r:.200}, can't be pickled, and so not be "
-            f"sent to a worker: {type(error).__name__}: {error}"
+            f"data source {name}: partition {number}, {partition!r:.200}, can't be pickled, so it can't "
+            f"be sent to a worker: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -59,8 +59,8 @@ class Plan:
                 return cls(batch, start, end, partition)
             case _:
                 raise ConnectorError(
-                    f"data source {name}: a checkpoint says {known!r:.200} of its stream; is it of another "
-                    f"source?"
+                    f"data source {name}: a checkpoint has {known!r:.200} as the state of its stream; is "
+                    f"it of another source?"
                 )
 
     def as_json(self) -> JSON:
@@ -108,8 +108,8 @@ class PlannedSource(DriverSource[Any]):
             partitions = batches.partitions(plan.start, end)
         if plan.partition > len(partitions):
             raise ConnectorError(
-                f"data source {self.of.name}: partitions() returned {len(partitions)} partitions of a batch "
-                f"of which the job has dealt out {plan.partition}: expected the same partitions again"
+                f"data source {self.of.name}: partitions() returned {len(partitions)} partitions of a "
+                f"batch of which the job has assigned {plan.partition}: expected the same partitions again"
             )
         splits: list[Split] = []
         size_bytes = 0
@@ -200,5 +200,5 @@ def read_up_to(plan: Plan, unread: Iterable[JSON]) -> Offset:
             case {"batch": int(batch), "start": dict(start)}:
                 begun.append((batch, start))
             case _:
-                raise ConnectorError(f"{one!r:.200} is no partition of a stream")
+                raise ConnectorError(f"{one!r:.200} is not a partition of a stream")
     return min(begun, key=lambda one: one[0])[1] if begun else plan.start

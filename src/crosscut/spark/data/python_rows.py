@@ -38,7 +38,7 @@ class PythonRows:
         if found < skip:
             raise ConnectorError(
                 f"data source {self.name}: read() returned {found} rows of a partition of which the job has "
-                f"read {skip} before: which it has is not known any more; expected the same rows again"
+                f"read {skip} before; expected the same rows again"
             )
         yield from rows
 

@@ -198,8 +198,8 @@ class _Writer(SinkWriter):
                 load_data(packed)
         except RefusedPickleError as error:
             raise ConnectorError(
-                f"data source {self._of.name}: the message {message!r:.200} of write() is more than data. In "
-                f"micro-batches the driver commits, and loads only data: {error}. {_REMEDY}"
+                f"data source {self._of.name}: the message {message!r:.200} of write() contains more than "
+                f"data. In micro-batches the driver commits, and loads only data: {error}. {_REMEDY}"
             ) from error
         except ConnectorError:
             self._abort_own(None, n)
@@ -207,8 +207,8 @@ class _Writer(SinkWriter):
         except Exception as error:  # Its own __reduce__ may raise anything.
             self._abort_own(message, n)
             raise ConnectorError(
-                f"data source {self._of.name}: the message {message!r:.200} of write() can't be pickled, and "
-                f"so not be kept until the checkpoint is complete: {type(error).__name__}: {error}"
+                f"data source {self._of.name}: the message {message!r:.200} of write() can't be pickled, "
+                f"so it can't be kept until the checkpoint is complete: {type(error).__name__}: {error}"
             ) from error
         self._prepared[n] = message
         # A commit of another task is not told here. No id goes further ahead of the completed ones, so

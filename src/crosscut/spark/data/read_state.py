@@ -74,8 +74,8 @@ def _frame(found: StoredState, spark: Any, schema: Any, *, trust: bool) -> Any:
         import polars
     except ImportError as error:
         raise StoreError(
-            f"read_state returns a Polars DataFrame, and polars can't be imported ({error}): install it with "
-            f"pip install 'crosscut[polars]'; or read the files with anything that reads Parquet"
+            f"read_state returns a Polars DataFrame, and polars can't be imported ({error}): install it "
+            f"with pip install 'crosscut[polars]', or read the Parquet files with another tool"
         ) from error
     columns: dict[str, list[Any]] = {
         "key_group": [row.key_group for row in rows],

@@ -166,8 +166,8 @@ def _bounded(context: SparkContext, group: str) -> Iterator[None]:
     except Exception as error:
         if over.is_set():
             raise ConnectorError(
-                f"{FAILURES_MAX} attempts of its Spark tasks have failed; Spark's log and its pages "
-                f"({context.uiWebUrl or 'off'}) say of what"
+                f"{FAILURES_MAX} attempts of its Spark tasks have failed; see Spark's log and UI "
+                f"({context.uiWebUrl or 'off'}) for the cause"
             ) from error
         raise
     finally:

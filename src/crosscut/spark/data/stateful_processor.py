@@ -198,7 +198,7 @@ class _Handle(StatefulProcessorHandle):
     def _declared(self, name: str, kind: type[State], ttl_ms: int | None) -> Any:
         if name not in self.states:
             if self._context is not None:
-                raise FlowError(f"state {name!r} is asked for outside of init(): declare it there")
+                raise FlowError(f"state {name!r} is used outside of init(): declare it there")
             self.states[name] = kind(ttl=ttl_ms / 1000 if ttl_ms else None, ttl_time="processing")
         return self.states[name]
 
@@ -209,7 +209,7 @@ class _Handle(StatefulProcessorHandle):
 
     def _at(self) -> Context:
         if not self._has_time:
-            raise FlowError("timers need a time: choose time_mode='ProcessingTime' or 'EventTime'")
+            raise FlowError("timers need a time mode: set time_mode='ProcessingTime' or 'EventTime'")
         if self._context is None:
             raise FlowError("a timer belongs to a key: set it in handleInputRows or handleExpiredTimer")
         return self._context

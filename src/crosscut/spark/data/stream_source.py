@@ -169,7 +169,7 @@ class StreamSource(DriverSource[Any]):
         if directory is None:
             raise ConnectorError(
                 f"source {uid!r}: crosscut.spark.stream keeps the log of Spark's query in the "
-                f"checkpoint_dir, which has to be a directory that all of Spark sees, not "
+                f"checkpoint_dir, which must be a directory that driver and executors share, not "
                 f"{shown_url(store_url)}",
                 operator=uid,
             )
@@ -224,9 +224,9 @@ class StreamSource(DriverSource[Any]):
                 pass
             case _:
                 raise ConnectorError(
-                    f"source {self._uid!r}: the checkpoint goes on with a query of Spark whose log is not in "
-                    f"{self._where}: a savepoint can't take that along. Give the source another name in the "
-                    f"new job, with options that say where it begins, and allow_dropped_state=True"
+                    f"source {self._uid!r}: the checkpoint continues a Spark query whose log is not in "
+                    f"{self._where}: a savepoint does not contain it. Give the source another name in the "
+                    f"new job, with options for where it begins, and allow_dropped_state=True"
                 )
         # Looked at first: what a query has staged that has ended is there.
         is_coming = self._watch()
@@ -327,10 +327,10 @@ class StreamSource(DriverSource[Any]):
         # Looked at once more: it may have come before the later ones were seen.
         if later and self._batch(missing) is None:
             raise ConnectorError(
-                f"source {self._uid!r}: batch {missing} of the query of Spark should be in "
-                f"{self._where}/{_entry(missing)}, since batch {min(later)} is there: the file was lost, or "
-                f"removed after the checkpoint that the job goes on from. Put it back, or begin anew with "
-                f"another checkpoint_dir"
+                f"source {self._uid!r}: batch {missing} of the Spark query should be in "
+                f"{self._where}/{_entry(missing)}, since batch {min(later)} is there: the file was lost, "
+                f"or removed after the checkpoint from which the job continues. Restore it, or start over "
+                f"with another checkpoint_dir"
             )
 
     def _dealt_out(self) -> int:
@@ -371,7 +371,7 @@ class StreamSource(DriverSource[Any]):
         # Of these batches nothing is read any more: neither what counted, nor what attempts have left there.
         read = [path for path in store.list_parts() if _batch_of(path) < keep_from]
         for problem in store.delete_parts(read):
-            _LOG.warning("rows that were read could not be removed: %s", problem)
+            _LOG.warning("staged rows that were read could not be removed: %s", problem)
         for number in range(self._kept_from or self._oldest(files), keep_from):
             _remove_entry(files, number)
         self._kept_from = keep_from
@@ -462,20 +462,21 @@ def decoded_batch(data: bytes, subject: str, key: LogKey | None, where: str) -> 
         case {"files": list(entries), "key_id": str(key_id), "mac": str(mac)}:
             if key is not None and not key.has_noted(Signature(key_id, mac), subject, _digest(entries)):
                 raise AuthenticityError(
-                    f"{where} was not written with key {key.key_id}: somebody without {VARIABLE} has changed "
-                    f"it; go on from a backup, or begin anew with another checkpoint_dir",
+                    f"{where} was not written with key {key.key_id}: it was changed without {VARIABLE}; "
+                    f"restore a backup, or start over with another checkpoint_dir",
                     path=where,
                 )
         case list(entries) if key is None:
             pass
         case list():
             raise AuthenticityError(
-                f"{where} is not signed, and {VARIABLE} is set: it was written without the key. Unset it to "
-                f"go on from what anybody may have written, or begin anew with another checkpoint_dir",
+                f"{where} is not signed, and {VARIABLE} is set: it was written without the key. Unset the "
+                f"key to continue from data that anyone may have written, or start over with another "
+                f"checkpoint_dir",
                 path=where,
             )
         case _:
-            raise ConnectorError(f"{where} is no list of the files of a batch")
+            raise ConnectorError(f"{where} is not a list of the files of a batch")
     return entries
 
 

@@ -60,13 +60,13 @@ def table(
     if isinstance(schema, str):
         if SparkContext._active_spark_context is None:
             raise ConnectorError(
-                f"schema={schema!r:.100}: Spark reads DDL, and there is none yet: make a SparkSession, or "
-                f"give a StructType"
+                f"schema={schema!r:.100}: Spark reads DDL, and there is no SparkSession yet: create one, "
+                f"or pass a StructType"
             )
         try:
             found = StructType.fromDDL(schema)
         except Exception as error:
-            raise ConnectorError(f"schema={schema!r:.200} is no DDL: {error}") from error
+            raise ConnectorError(f"schema={schema!r:.200} is not valid DDL: {error}") from error
     if not isinstance(found, StructType):
         raise ConnectorError(f"schema={schema!r:.100}: expected a StructType, or DDL")
     check_schema(found)
