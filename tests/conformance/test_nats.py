@@ -234,7 +234,7 @@ def test_a_batch_does_not_end_where_the_server_is_gone_for_a_while(monkeypatch: 
 
 def test_what_can_not_be_read_is_refused_by_name(server: NatsServer, stream: str) -> None:
     """S12."""
-    with pytest.raises(ConnectorError, match="NATS stream NOWHERE is not there"):
+    with pytest.raises(ConnectorError, match="NATS stream NOWHERE does not exist"):
         cc.nats.source(server.url, "NOWHERE").splits(1)
     queue = made(server, f"S{next(_numbers)}", retention="workqueue")
     with pytest.raises(ConnectorError, match=r"keeps messages only until .* \(retention 'workqueue'\)"):

@@ -63,7 +63,7 @@ def written(sink: cc.Sink, records: list[Any]) -> list[tuple[Any, str]]:
 
 CASES: dict[str, tuple[str, Any, str]] = {
     "type": ("v inet", "x", "invalid input syntax for type inet: \"x\", column v"),
-    "text of a number": ("v integer", "x", "the text 'x' is not as Postgres writes .* integer; .*, column v"),
+    "text of a number": ("v integer", "x", "the text 'x' is not in .* format for type integer; .*, column v"),
     "range": ("v smallint", 40_000, "out of range for type smallint, column v"),
     "length": ("v varchar(3)", "four", r"value too long for type character varying\(3\), column v"),
     "not null": ("v text not null", None, "null value in column \"v\".*, column v"),
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[str, Any, str]] = {
     "json keys": ("v jsonb", {1: "a", "1": "b"}, "keys become the same text"),
     "type of Python": ("v text", {1}, "is of type set: expected None or str; .*, column v"),
     "array": ("v inet[]", ["x"], "invalid input syntax for type inet"),
-    "array of numbers": ("v integer[]", ["x"], "the text 'x' is not as Postgres writes"),
+    "array of numbers": ("v integer[]", ["x"], "the text 'x' is not in Postgres's format"),
 }  # fmt: skip
 
 
@@ -518,7 +518,7 @@ def test_a_user_who_may_make_no_table_writes_into_those_that_are_there(
         server.query(f"create table {name} ({columns})")
     append = cc.postgres.sink(mine, "a", {"a": "text"})
     keyed = cc.postgres.sink(mine, "b", {"a": "text"}, key="a")
-    with pytest.raises(ConnectorError, match=r"crosscut_markers is not there, and .* no schema has"):
+    with pytest.raises(ConnectorError, match=r"crosscut_markers does not exist, and .* no schema has"):
         append.check()
     server.query(f"grant usage on schema {table} to {table}")
     with pytest.raises(ConnectorError, match=r"does not exist.*permission denied for schema.*Create it"):

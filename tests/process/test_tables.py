@@ -139,7 +139,7 @@ def test_options_of_the_connection_string_hold_for_the_sink_too(server: Postgres
 @pytest.mark.parametrize(
     ("table", "key", "columns", "message"),
     [
-        ("nowhere", "id", None, "is not there"),
+        ("nowhere", "id", None, "does not exist"),
         ("keyless", "id", None, "id is no key: expected columns that are not null and have a unique index"),
         ("keyless", "other", None, "has no column other; it has id"),
         ("empty", "id", None, "has no rows"),

@@ -61,7 +61,9 @@ def test_every_sink_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_raises_is_named() -> None:
-    with pytest.raises(ConnectorError, match=r"sink 'out-0' can't report what it has committed.*no such marker"):
+    with pytest.raises(
+        ConnectorError, match=r"sink 'out-0' can't report what it has committed.*no such marker"
+    ):
         terms.committed_output(graph_of(Silent("no such marker")))
 
 

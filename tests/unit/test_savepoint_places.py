@@ -213,7 +213,9 @@ def test_what_was_changed_elsewhere_is_named_whoever_reads_it(url: str, tmp_path
         lambda: begun(url, tmp_path, visits_graph()),
         lambda: list(as_savepoint(url, tmp_path / "copy").rows_of(opened(url).manifest.files[0], ["key"])),
     ):
-        with pytest.raises(StoreError, match=f"was changed after it was written: {file} has .*seal_savepoint"):
+        with pytest.raises(
+            StoreError, match=f"was changed after it was written: {file} has .*seal_savepoint"
+        ):
             read()
     assert f"was changed after it was written: {file}" in told("verify", url, code=2)
     assert not list(open_store(str(tmp_path / "begun")).tail(1))

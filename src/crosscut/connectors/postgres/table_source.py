@@ -175,7 +175,7 @@ class PostgresSource(Source[dict[str, Any]]):
         rows = connection.execute(_KEY, {"key": list(self.key), "table": qualified(self.table)}).fetchall()
         there = {name: (kind, is_set) for name, kind, is_set, _ in rows}
         if not there:
-            raise ConnectorError(f"{self.describe()} is not there", is_permanent=True)
+            raise ConnectorError(f"{self.describe()} does not exist", is_permanent=True)
         if missing := sorted({*self.key, *(self.columns or ())} - there.keys()):
             raise ConnectorError(
                 f"{self.describe()} has no column {', '.join(missing)}; it has {', '.join(there)}",

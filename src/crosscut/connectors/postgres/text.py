@@ -100,7 +100,8 @@ def _elements(text: str) -> list[Any]:
         found = None
     if not isinstance(found, list):
         raise ValueError(
-            f"the text {shortened(text)} is not as Postgres writes an array, such as '{{1,2}}'; give a list"
+            f"the text {shortened(text)} is not in Postgres's format for an array, such as "
+            f"'{{1,2}}'; give a list"
         )
     return found
 
