@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import date
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as some
 from tests.property.examples import examples
 from tests.property.tasks import PARALLELISM, Tasks
 
+from crosscut.contracts.frame_aggregates import Results, aggregate_of
 from crosscut.errors import UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows
@@ -183,6 +186,78 @@ def test_least_and_greatest_leave_nan_and_null_out_as_polars_does(batches: list[
     assert (pl.concat(found) if found else expected.clear()).equals(expected)
 
 
+def test_each_aggregate_goes_on_from_batch_to_batch_and_in_other_tasks() -> None:
+    """Keys come in many batches, of which some have only nulls, or NaN, for a key."""
+    random = Random(11)
+
+    def value(kinds: list[Any]) -> Any:
+        return random.choice([None, *kinds])
+
+    def row(batch: int) -> tuple[Any, ...]:
+        has_none = batch % 3 == 0
+        return (
+            random.randrange(3),
+            value(["a", "b"]),
+            None if has_none else value([-7, 0, 5, 1 << 50]),
+            None if has_none else value([0, 255]),
+            None if has_none else value([-1.5, 0.0, 2.25, float("nan") if batch % 3 == 1 else 8.0]),
+            value(["", "é", "x"]),
+            value([True, False]),
+            value([date(2020, 1, 1), date(1950, 2, 3)]),
+            value([-(10**17), 10**17 + 1]),
+        )
+
+    batches = [[row(batch) for _ in range(5)] for batch in range(24)]
+    # Nulls alone come first for some keys, and last for others.
+    every = frame_of([one for rows in batches for one in rows])
+    aggregates = {f"a{number}": one for number, one in enumerate(AGGREGATES.values())}
+    without_nan = {name: one for name, one in aggregates.items() if "var" not in str(one)}
+    finite = {"v": pl.when(pl.col("f").is_finite()).then(pl.col("f")).var()}
+    for chosen in (without_nan, finite):
+        tasks = FrameTasks(("k",), chosen, "final", 2)
+        for number, rows in enumerate(batches):
+            tasks.rows(frame_of(rows))
+            if number % 5 == 4:
+                tasks.restore(1 + number % 3)
+        found = pl.concat(tasks.results()).sort("k")
+        expected = every.group_by("k").agg(**chosen).sort("k")
+        for name in chosen:
+            pairs = zip(found[name], expected[name], strict=True)
+            assert all(are_alike(one, other) for one, other in pairs), (
+                chosen[name],
+                found[name],
+                expected[name],
+            )
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return (one != one and other != other) or math.isclose(one, other, rel_tol=1e-9)
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[float("nan")], [1.0]],
+        [[1.0], [float("nan")]],
+        [[float("nan")], [None]],
+        [[None], [float("nan")], [None]],
+        [[None], [2.0, None], [1.0, 3.0]],
+        [[None], [None]],
+    ],
+)
+def test_nan_and_null_count_for_nothing_beside_a_number(batches: list[list[float | None]]) -> None:
+    chosen = {"low": pl.col("f").min(), "high": pl.col("f").max(), "v": pl.col("f").count()}
+    tasks = FrameTasks(("k",), chosen, "final", 1)
+    rows = [[(1, None, None, None, value, None, None, None, None) for value in values] for values in batches]
+    for one in rows:
+        tasks.rows(frame_of(one))
+    every = frame_of([one for some_rows in rows for one in some_rows])
+    expected = every.group_by("k").agg(**chosen).with_columns(pl.col("v").cast(pl.Int64))
+    assert pl.concat(tasks.results()).equals(expected)
+
+
 def test_a_sum_that_is_beyond_its_column_is_an_error_and_one_that_was_for_a_while_is_exact() -> None:
     big = (1 << 63) - 1
     row: Any = (7, None, big, None, None, None, None, None, None)
@@ -195,6 +270,18 @@ def test_a_sum_that_is_beyond_its_column_is_an_error_and_one_that_was_for_a_whil
     assert running.rows(frame_of([row]))[0].rows() == [(7, big)]
     with pytest.raises(UserCodeError, match=rf"sum 'total' of key 7 is {2 * big}, beyond the range of Int64"):
         running.rows(frame_of([row]))
+    within = FrameTasks(("k",), {"total": pl.col("i").sum()}, "batch", 1)
+    with pytest.raises(UserCodeError, match=f"is {2 * big}, beyond"):
+        within.rows(frame_of([row, row]))
+
+
+def test_a_key_is_of_the_type_of_its_column_however_its_state_has_it() -> None:
+    """A backend may give back 1 for True and for 1.0: they are one key."""
+    (flag,) = (aggregate_of(pl.len(), pl.Schema(SCHEMA)),)
+    made = Results([flag], {"b": pl.Boolean(), "f": pl.Float64()}).of(
+        [(1, 1), (None, None), (0, 2)], [(5,)] * 3
+    )
+    assert made.rows() == [(True, 1.0, 5), (None, None, 5), (False, 2.0, 5)]
 
 
 def test_keys_of_floats_are_those_of_whole_numbers_and_null_is_one() -> None:

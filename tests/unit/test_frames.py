@@ -13,19 +13,23 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.frames import passed_through, source
+from tests.frames import operators_of, passed_through, source
 from tests.proof.batches import FaultProfile, LocalJobs, run_batches
 
 import crosscut as cc
-from crosscut.errors import FlowError, UserCodeError
+from crosscut.connectors.files.parquet_sink import ParquetFiles
+from crosscut.errors import ConnectorError, FlowError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows
 from crosscut.foundation.ids import ChannelId, TaskId, VertexId
-from crosscut.foundation.keys import key_group, owner_of_group
+from crosscut.foundation.keys import KeyRouter, key_group, owner_of_group
 from crosscut.graph.frames import FrameSpec
 from crosscut.graph.identity import identity_of
 from crosscut.graph.shipping import pack_graph, unpack_graph
+from crosscut.operators.frame_aggregates import AggregateFrame
+from crosscut.operators.frames import FrameKeys
 from crosscut.operators.operator import shortened
+from crosscut.task.frame_output import PIECE_BYTES, build_frame_output
 from crosscut.task.items import LoggedBatch
 from crosscut.task.rerouting import rerouted
 from crosscut.testing.simulator.sources import ReplayedSource
@@ -537,3 +541,47 @@ def test_rows_on_their_way_go_to_the_new_owner_of_their_key() -> None:
             for row in decode_batch(one.data).records
         ]
         assert found == [row for row in rows if owner_of(row["w"]) == index]
+
+
+def test_rows_of_many_bytes_leave_in_more_pieces() -> None:
+    channel = ChannelId(0, TaskId(VertexId("a"), 0), TaskId(VertexId("b"), 0))
+    router = KeyRouter(128, 1)
+    output = build_frame_output("forward", (channel,), batch_rows=1_000, router=router, key_by_uid="")
+    wide = FrameRows(pl.DataFrame({"s": ["x" * 4_000] * 10_000}))
+    output.add(Batch(wide))
+    taken = [batch for _, batch in output.take()]
+    assert sum(map(len, taken)) == 10_000
+    assert max(batch.records.frame.estimated_size() for batch in taken) <= PIECE_BYTES  # type: ignore[attr-defined]
+    narrow = FrameRows(pl.DataFrame({"s": range(10_000)}))
+    output = build_frame_output("forward", (channel,), batch_rows=1_000, router=router, key_by_uid="")
+    output.add(Batch(narrow))
+    assert len(output.take()) == 1
+
+
+def test_an_output_of_columns_gives_each_channel_rows_of_its_own() -> None:
+    """Whoever takes some of them away must not take them from others."""
+    source_task = TaskId(VertexId("a"), 0)
+    channels = tuple(ChannelId(0, source_task, TaskId(VertexId("b"), index)) for index in range(2))
+    output = build_frame_output("forward", channels, batch_rows=1, router=KeyRouter(128, 2), key_by_uid="")
+    given = FrameRows(pl.DataFrame({"n": [1, 2, 3]}))
+    output.add(Batch(given))
+    (_, one), (_, other) = output.take()
+    one.drop(2)
+    assert (len(one), len(other), len(given)) == (1, 3, 3)
+
+
+def test_no_operator_of_columns_runs_in_a_fork() -> None:
+    """The threads of Polars are not there after one."""
+    made = frame().filter(pl.col("id") > 0).rows()
+    assert [one.runs_in_copies for one in operators_of(made)] == [False] * 3
+    assert not AggregateFrame.runs_in_copies and not FrameKeys.runs_in_copies
+
+
+def test_parquet_without_nulls_names_the_row_that_has_one(tmp_path: Path) -> None:
+    schema = arrow.schema([arrow.field("n", arrow.int64(), nullable=False)])
+    sink = cc.files.write_parquet(tmp_path, schema)
+    assert isinstance(sink, ParquetFiles)
+    encoder = sink.encoder()
+    encoder.add(FrameRows(pl.DataFrame({"n": [1, 2]})))
+    with pytest.raises(ConnectorError, match="takes no None"):
+        encoder.add(FrameRows(pl.DataFrame({"n": [1, None]})))
