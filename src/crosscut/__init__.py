@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from crosscut.contracts.process import KeyedProcess
     from crosscut.contracts.serializers import ArrowSerializer, MsgspecSerializer, Serializer
     from crosscut.contracts.settings import Restart, Settings
-    from crosscut.contracts.snapshot_protocols import Aligned
+    from crosscut.contracts.snapshot_protocols import Aligned, Logged
     from crosscut.contracts.state import (
         AggregatingState,
         ListState,
@@ -127,6 +127,7 @@ __all__ = [
     "KeyedProcess",
     "KeyedStream",
     "ListState",
+    "Logged",
     "MapState",
     "MicroBatch",
     "MsgspecSerializer",
@@ -222,7 +223,7 @@ _NAMES = {
     "savepoints.manifest": "seal_savepoint",
     "contracts.serializers": "ArrowSerializer MsgspecSerializer Serializer",
     "contracts.settings": "Restart Settings",
-    "contracts.snapshot_protocols": "Aligned",
+    "contracts.snapshot_protocols": "Aligned Logged",
     "spark.cluster.job": "Job",
     "foundation.timestamps": "END_OF_TIME",
     "contracts.tracing": "open_telemetry",

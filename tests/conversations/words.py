@@ -164,6 +164,8 @@ class Words:
                 return "ready: restored, connected"
             case say.RecordsFlowing():
                 return "records flow"
+            case say.UnitFinished():
+                return "all tasks have come to their end, and their output is visible"
             case say.TaskFailed(_, task, cause):
                 return f"{self.task(task)} has failed: {_reason(cause.message)}"
             case say.SnapshotAcknowledged(_, n, task, snapshot):

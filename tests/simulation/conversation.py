@@ -83,6 +83,7 @@ from crosscut.protocol.messages import (
     TaskFailed,
     TaskQuiet,
     TransactionsCommitted,
+    UnitFinished,
     WorkerFailed,
     WorkerHeartbeat,
     WorkerMessage,
@@ -316,6 +317,7 @@ def messages(epoch: Epoch) -> tuple[WorkerMessage, ...]:
     return (
         WorkerReady(epoch),
         RecordsFlowing(epoch),
+        UnitFinished(epoch),
         TaskFailed(epoch, K0, CAUSE),
         SnapshotAcknowledged(epoch, n, K0, snapshot(K0, 1)),
         SnapshotDeclined(epoch, n, K0, "superseded"),

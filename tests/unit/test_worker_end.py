@@ -58,7 +58,7 @@ def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) 
     )
     graph = JobGraph("flow", (Vertex("first", ()),), (), 1, 8, "")
     store: Any = None
-    terms: Any = None
+    terms: Any = SimpleNamespace(unit_log=None)
     ports = Surroundings(
         graph, store, Failpoints(None, WorkerIndex(0)), SystemClock(), process, nothing, nothing, nothing,
         backend=Backend(said),

@@ -209,6 +209,8 @@ class UnitSite:
         assert self.state.recorded_rows == len({key for key, _ in made})
         return GroupEnded(GroupContent(self.state.changes(), (("0", position),), made))
 
+    def round_over(self) -> None: ...
+
     def perform(self, effect: do.ChannelEffect) -> None:
         raise AssertionError(effect)
 

@@ -27,7 +27,7 @@ from crosscut.contracts.engines import (
     engine_of,
     engine_with_setting,
 )
-from crosscut.contracts.snapshot_protocols import Aligned, SnapshotKind, protocol_of
+from crosscut.contracts.snapshot_protocols import Aligned, Logged, SnapshotKind, logged_of, protocol_of
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 from crosscut.foundation.logs import LogFormat, LogLevel
@@ -148,8 +148,10 @@ class Settings:
             `crosscut.Aligned(unaligned_after="100ms")` (switches when alignment takes longer; as text
             "aligned, unaligned after 100ms"), "at-least-once" (no channel is ever blocked; records may
             count twice after a failure), "halting" (everything stops for each checkpoint; exactly once, and
-            slow: a baseline to compare with), or "none" (no checkpoint until the end: a failure starts from
-            the beginning; output is committed at the end).
+            slow: a baseline to compare with), "none" (no checkpoint until the end: a failure starts from
+            the beginning; output is committed at the end), or "logged" (no checkpoints: each worker has a
+            log, and output is committed with each entry; see `crosscut.Logged`. Without loops, sources that
+            find splits while they run, invariants, savepoints, and another parallelism, so far).
         batch_rows: Records in a full batch.
         restart: What happens after a failure.
         max_parallelism: Number of key groups; fixed for the life of the job's state.
@@ -216,7 +218,7 @@ class Settings:
     checkpoint_timeout: Duration = "60s"
     checkpoint_failures: int | None = None
     outage_timeout: Duration = "15m"
-    snapshots: str | Aligned = "aligned"
+    snapshots: str | Aligned | Logged = "aligned"
     batch_rows: int = 1_000
     restart: Restart = field(default_factory=Restart, metadata={"is_option": False})
     max_parallelism: int = 128
@@ -292,6 +294,8 @@ class Settings:
                     f"other at checkpoints that count each record once; expected 'aligned', 'unaligned', "
                     f"'halting' or crosscut.Aligned(...)"
                 )
+        if kind == "logged":
+            self._check_logged()
         if kind == "halting" and self.checkpoints_in_flight > 1:
             raise SettingsError(
                 f"checkpoints_in_flight={self.checkpoints_in_flight}: with snapshots='halting' everything "
@@ -339,6 +343,28 @@ class Settings:
             raise SettingsError("web_in_spark_ui=True: there is no page to be found there; say web=True, too")
         if not isinstance(self.restart, Restart):
             raise SettingsError(f"restart={self.restart!r}: expected crosscut.Restart(...)")
+
+    def _check_logged(self) -> None:
+        if self.engine_name != "continuous":
+            raise SettingsError(
+                f"snapshots={self.snapshots!r} with engine={self.engine_name!r}: a batch is committed as a "
+                f"whole in the job log already, and nothing leaves it before; expected engine='continuous'"
+            )
+        if self.state_backend != "memory":
+            raise SettingsError(
+                f"snapshots={self.snapshots!r} with state_backend={self.state_backend!r}: logs are restored "
+                f"into memory alone so far; expected state_backend='memory', or snapshots='aligned'"
+            )
+        if self.restore_from is not None:
+            raise SettingsError(
+                f"snapshots={self.snapshots!r} with restore_from: logs begin with nothing so far; expected "
+                f"an empty checkpoint_dir and no restore_from, or snapshots='aligned'"
+            )
+
+    @property
+    def logged(self) -> Logged | None:
+        """The logs of the workers; None: they have none."""
+        return logged_of(self.snapshots)
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.names()}
@@ -428,6 +454,8 @@ def _place_of(name: str, engine: object) -> str:
     """Return where a setting is that `Settings` does not have, "" if nowhere."""
     if name in (one.name for one in fields(Aligned)):
         return f"snapshots=crosscut.Aligned({name}=...)"
+    if name in (one.name for one in fields(Logged)):
+        return f"snapshots=crosscut.Logged({name}=...)"
     return engine_with_setting(name, engine)
 
 

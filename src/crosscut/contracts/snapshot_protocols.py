@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from crosscut.contracts.checking import checked_new, shows_fields
+from crosscut.contracts.checking import check_duration, checked_new, shows_fields
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 
-SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none"]
+SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none", "logged"]
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 
 
@@ -45,6 +45,48 @@ class Aligned:
         return None if self.unaligned_after is None else duration_ms(self.unaligned_after, "unaligned_after")
 
 
+@shows_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Each worker has a log, and no checkpoints are taken; as text "logged".
+
+    What the tasks of a worker process between two appends is a group. One entry of the log commits it: the
+    positions of sources, changes of state, records for other workers, sink output. Nothing of it leaves the
+    worker before. After a failure all workers go on from the ends of their logs.
+
+    Attributes:
+        interval: How old a group becomes while there is more to do. Each one is an object in the
+            checkpoint directory, and a transaction of each sink that has output.
+
+    Examples:
+        >>> import crosscut as cc
+        >>> settings = cc.Settings(snapshots=cc.Logged(interval="50ms"))
+    """
+
+    interval: Duration = "20ms"
+
+    if not TYPE_CHECKING:
+        # Type checkers report it themselves.
+        def __new__(cls, *unnamed: Any, **given: Any) -> Self:
+            """Refuse unknown settings, before `__init__` does with less advice."""
+            return checked_new(cls, unnamed, given, " of Logged")
+
+    def __post_init__(self) -> None:
+        check_duration("interval", self.interval, 0)
+
+    @property
+    def interval_ms(self) -> float:
+        """`interval` in milliseconds."""
+        return duration_ms(self.interval, "interval")
+
+
+def logged_of(given: object) -> Logged | None:
+    """Return what the setting `snapshots` says of logs; None: workers have none."""
+    if isinstance(given, Logged):
+        return given
+    return Logged() if given == "logged" else None
+
+
 def protocol_of(given: object) -> tuple[SnapshotKind, float]:
     """Return the protocol that the setting `snapshots` names, and its alignment timeout in ms (or 0).
 
@@ -53,9 +95,11 @@ def protocol_of(given: object) -> tuple[SnapshotKind, float]:
     """
     if isinstance(given, Aligned):
         return ("aligned", 0.0) if given.timeout_ms is None else ("switching", given.timeout_ms)
+    if isinstance(given, Logged):
+        return "logged", 0.0
     found = given if isinstance(given, str) else repr(given)
     match found:
-        case "aligned" | "unaligned" | "at-least-once" | "halting" | "none":
+        case "aligned" | "unaligned" | "at-least-once" | "halting" | "none" | "logged":
             return found, 0.0
         case _:
             pass
@@ -63,5 +107,6 @@ def protocol_of(given: object) -> tuple[SnapshotKind, float]:
         return "switching", duration_ms(switching[1], "snapshots: the time after 'unaligned after'")
     raise SettingsError(
         f"snapshots={given!r}: expected 'aligned', 'unaligned', crosscut.Aligned(unaligned_after=...), as "
-        f"text 'aligned, unaligned after 100ms', 'at-least-once', 'halting' or 'none'"
+        f"text 'aligned, unaligned after 100ms', 'at-least-once', 'halting', 'none', 'logged' or "
+        f"crosscut.Logged(interval=...)"
     )

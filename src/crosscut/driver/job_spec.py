@@ -16,11 +16,12 @@ from crosscut.contracts.engines import Auto, TriggerName
 from crosscut.contracts.invariants import Invariant
 from crosscut.contracts.settings import Settings
 from crosscut.driver.untried import untried_in_copies
-from crosscut.errors import ConnectorError
+from crosscut.errors import ConnectorError, FlowError
 from crosscut.foundation.ids import Lineage, TaskId, VertexId
 from crosscut.graph.components import links_of, loops_of
 from crosscut.graph.global_commit import sinks_together
 from crosscut.graph.identity import identity_of
+from crosscut.graph.logged import check_logged
 from crosscut.graph.shipping import Exceptions, pack_graph
 from crosscut.graph.source_groups import joined_sources, source_groups
 from crosscut.graph.specs import JobGraph, Vertex
@@ -33,6 +34,9 @@ from crosscut.protocol.log.recovery import JobIdentity, Predecessor
 from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.microbatch.engine_switch import Engine
 from crosscut.protocol.snapshots import KnownSplits
+from crosscut.protocol.unit_log.appending import LogKind
+from crosscut.protocol.unit_log.spec import UnitLogSpec
+from crosscut.store.log_key import VARIABLE, log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
 from crosscut.task.flow_control import UNBOUNDED_BYTES
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
@@ -118,6 +122,10 @@ def committed_output(
     return tuple(found)
 
 
+LOG_KIND: LogKind = "objects"
+"""Of the logs of workers: such a log can be in any store that has checkpoints."""
+
+
 def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
     """Return a new identity of the job, for a driver."""
     return JobIdentity(
@@ -131,6 +139,7 @@ def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
         pid=os.getpid(),
         accepts_changes=settings.accept_changes,
         is_fresh=settings.fresh,
+        unit_log=LOG_KIND if settings.logged is not None else "",
     )
 
 
@@ -157,14 +166,15 @@ BATCH_TIMEOUT_MIN_MS = 24 * 3_600_000
 def task_settings(settings: Settings) -> TaskSettings:
     """Return the settings that concern tasks."""
     kind, alignment_timeout_ms = settings.snapshot_kind()
-    continuous = settings.continuous
+    continuous, logged = settings.continuous, settings.logged
     return TaskSettings(
         batch_rows=settings.batch_rows,
         channel_bytes=continuous.channel_bytes,
         commit_attempts=settings.commit_attempts,
         sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
-        snapshots="aligned" if kind == "none" else kind,
-        is_periodic=kind != "none",
+        snapshots="aligned" if kind == "none" or kind == "logged" else kind,
+        is_periodic=kind not in ("none", "logged"),
+        unit_log=UnitLogSpec(LOG_KIND, int(logged.interval_ms)) if logged is not None else None,
         alignment_timeout_ms=alignment_timeout_ms,
         spill_bytes=continuous.spill_bytes,
         spill_dir=None if continuous.spill_dir is None else os.fspath(continuous.spill_dir),
@@ -231,7 +241,7 @@ def coordinator_spec(
         sources=source_tasks(graph),
         sinks=_tasks(graph, lambda vertex: vertex.sink is not None),
         checkpoints=CheckpointSpec(
-            periodic=runs_in_batches or settings.snapshot_kind()[0] != "none",
+            periodic=runs_in_batches or settings.snapshot_kind()[0] not in ("none", "logged"),
             interval_ms=int(milliseconds("checkpoint_interval")),
             timeout_ms=max(timeout_ms, BATCH_TIMEOUT_MIN_MS) if runs_in_batches else timeout_ms,
             failures_max=settings.checkpoint_failures,
@@ -347,6 +357,19 @@ class JobSpec:
         return next(iter(self.engines.values())).packed
 
 
+def _check_logged_job(name: str, invariants: Sequence[Invariant]) -> None:
+    if invariants:
+        raise FlowError(
+            f"flow {name!r}: invariant {invariants[0].name!r} is judged on checkpoints, and with "
+            f"snapshots='logged' there are none yet; leave it out, or use snapshots='aligned'"
+        )
+    if log_key() is not None:
+        raise FlowError(
+            f"flow {name!r}: {VARIABLE} is set, and with snapshots='logged' the logs of the workers are not "
+            f"authenticated yet; unset it, or use snapshots='aligned'"
+        )
+
+
 def job_spec(
     name: str,
     settings: Settings,
@@ -382,6 +405,9 @@ def job_spec(
         if engine == "micro-batch":
             check_batches(graph)
             check_sinks(graph)
+        if own.logged is not None:
+            check_logged(graph)
+            _check_logged_job(name, invariants)
         specs[engine] = EngineSpec(
             engine=engine,
             graph=graph,

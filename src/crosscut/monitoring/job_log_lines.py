@@ -86,6 +86,8 @@ CODES = (
 )
 """Of all lines. None is ever given another meaning."""
 
+_LOGS = "the ends of the logs of its workers"
+
 
 class Journal:
     """Compares the coordinator with its state before: says each new thing, once."""
@@ -131,8 +133,12 @@ class Journal:
         """Return the lines at the end."""
         completed, cause = coordinator.completed, end.cause
         where = f"goes on from {self._shown(completed)}" if completed else "begins from the beginning"
+        if coordinator.has_unit_logs:
+            where = f"goes on from {_LOGS}"
         why = f": {cause.message}" if cause else ""
         match end.outcome:
+            case "finished" if coordinator.has_unit_logs and self._has_run:
+                return [Line(logging.INFO, "finished: everything is processed and committed", "job.finished")]
             case "finished" if completed is None or not self._has_run:
                 return [Line(logging.INFO, "it has finished before: there is nothing to do", "job.finished")]
             case "finished":
@@ -158,6 +164,8 @@ class Journal:
         completed, epoch, workers = coordinator.completed, coordinator.epoch, len(coordinator.registry.held)
         if self._has_run:
             where = f"from {self._shown(completed)}" if completed else "from the beginning"
+            if coordinator.has_unit_logs:
+                where = f"from {_LOGS}"
             return [Line(logging.INFO, f"goes on {where}: epoch {epoch}", "job.recovered")]
         self._has_run = True
         if completed is None:
@@ -183,6 +191,8 @@ class Journal:
         when = next((f" in {one.delay_ms / 1_000:g} s" for one in timers if one.timer.kind == "restart"), "")
         completed = coordinator.completed
         where = f"checkpoint {completed.checkpoint_id}" if completed else "the beginning"
+        if coordinator.has_unit_logs:
+            where = _LOGS
         text = f"restart {self._restart_count}{when}, back to {where}: {newest.message}{record}"
         return [Line(logging.WARNING, text, "job.restarted")]
 

@@ -118,6 +118,13 @@ class WorkerReady(EpochMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class UnitFinished(EpochMessage):
+    """All tasks of a worker have come to the end of their input, as its log says, and all their output is
+    visible. It is true for ever.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsFlowing(EpochMessage):
     """The first records since `StartTasks` have gone through a task of this worker."""
 
@@ -474,6 +481,7 @@ WorkerMessage = (
     | WorkerFailed
     | WorkerReady
     | RecordsFlowing
+    | UnitFinished
     | TaskFailed
     | SnapshotAcknowledged
     | SnapshotDeclined

@@ -24,11 +24,15 @@ from crosscut.foundation.urls import local_path
 from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.log.writer import AppendOutcome
 from crosscut.protocol.snapshots import Part
+from crosscut.protocol.unit_log.appending import LogKind
 from crosscut.store.blocks import BLOCK_BYTES, in_blocks
 from crosscut.store.files import Files, LocalFiles, delete_all, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
 from crosscut.store.log_key import VARIABLE, LogKey
 from crosscut.store.objects import ObjectFiles
+from crosscut.store.segment_files import FileUnitLog
+from crosscut.store.unit_log import ObjectUnitLog, UnitLogStore
+from crosscut.store.unit_log_format import UnitName
 
 INLINE_BYTES = 4096
 _PART_PATH = re.compile(r"parts/\d{1,20}/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
@@ -84,6 +88,18 @@ class CheckpointStore:
         return (
             f"the job log is not authenticated ({VARIABLE} is not set): anyone who may write to the "
             f"checkpoint directory decides what the job goes on from"
+        )
+
+    def unit_log(self, unit: UnitName, kind: LogKind) -> UnitLogStore:
+        """Open the log of a worker, which lies beside the job log.
+
+        Raises:
+            StoreError: The directory can't be made, or is no place for a log of this kind.
+        """
+        return (
+            FileUnitLog(self._files.root, unit)
+            if kind == "segment files"
+            else ObjectUnitLog(self._files, unit)
         )
 
     # The job log: see `StoredLog`.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import assert_never
 
 from crosscut.contracts.connectors import JSON, HeldData
@@ -43,7 +44,7 @@ from crosscut.task.requests import CompleteState, FrozenTask
 from crosscut.task.snapshots import Snapshots
 from crosscut.task.source_input import SourceInput
 from crosscut.task.task_effects import TaskEffects
-from crosscut.task.task_section import TaskSection
+from crosscut.task.task_section import SplitChanges, TaskSection
 from crosscut.task.time import TaskTime
 from crosscut.task.transactions import Transactions
 from crosscut.wire.batches import decode_batch
@@ -571,13 +572,20 @@ class Task:
         if self.chain.is_halfway or self.output_buffers.has_buffered:
             raise ProtocolError(f"task {self.task_id}: a group with half a batch")
         self.transactions.cut_off(number)
+        return replace(
+            self._described(),
+            changes=self._state.changes() if self._state is not None else b"",
+            splits=self._source_input.splits.changes() if self._source_input is not None else None,
+            has_transaction=self.transactions.newest_cut_off == number,
+        )
+
+    def _described(self) -> TaskSection:
+        """Return the task as it is, but for what adds up over the groups."""
         ending, state = self._ending, self._state
         ended_inputs = self._ended_inputs | self.input_gate.ended
         return TaskSection(
             self.task_id,
-            changes=state.changes() if state is not None else b"",
             fields=state.field_names.as_json() if state is not None else None,
-            splits=self._source_input.splits.changes() if self._source_input is not None else None,
             waiting=self.input_gate.waiting(without=ended_inputs),
             ended_inputs=tuple(sorted(ended_inputs)),
             is_said=ending.is_emitted,
@@ -591,6 +599,18 @@ class Task:
             records_in=self.records_in,
             records_out=self.records_out,
             late_records=self._late_before + self.chain.counts()[0],
-            has_transaction=self.transactions.newest_cut_off == number,
             committed=self.transactions.committed(),
         )
+
+    def freeze_unit(self, number: CheckpointId) -> TaskSection:
+        """Freeze the keyed state at the end of the group with this commit number, which was just cut.
+
+        Returns:
+            What a snapshot of the unit holds of the task besides that, without transactions.
+        """
+        if self._state is not None:
+            self._state.freeze(number)
+        section = self._described()
+        rows = self._source_input.splits.positions() if self._source_input is not None else None
+        splits = SplitChanges(tuple(rows)) if isinstance(rows, list) else None
+        return replace(section, splits=splits)

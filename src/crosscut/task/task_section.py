@@ -25,6 +25,8 @@ _HEAD = struct.Struct(">4sQI")
 """`MAGIC`, the commit number of the group, how many sections there are."""
 _LENGTHS = struct.Struct(">II")
 """Of a section: its JSON, and the bytes after that."""
+_GROUP = struct.Struct(">Q")
+"""Of the sections of a group, in a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,9 @@ class TaskSection:
         has_transaction: The sink has output in this group.
         handle: Of that transaction.
         held: What its writer holds of it; None: nothing.
+        record_fields: As in `Snapshot`, of all that tasks of the unit have sent, held, or not taken yet: in
+            the section of the first task.
+        state_part: In a snapshot of the unit: which of its parts holds the keyed state; 0: none does.
     """
 
     task: TaskId
@@ -92,6 +97,8 @@ class TaskSection:
     handle: JSON = None
     held: bytes | None = None
     committed: KnownCommitted | None = None
+    record_fields: JSON = None
+    state_part: int = 0
 
 
 def encode_sections(number: CheckpointId, sections: Sequence[TaskSection]) -> bytes:
@@ -143,6 +150,29 @@ def decode_sections(data: bytes) -> tuple[CheckpointId, tuple[TaskSection, ...]]
     return CheckpointId(number), tuple(sections)
 
 
+def encode_groups(groups: Sequence[bytes]) -> bytes:
+    """Return the sections of several groups as one, for a snapshot of the unit."""
+    return b"".join(part for data in groups for part in (_GROUP.pack(len(data)), data))
+
+
+def decode_groups(data: bytes) -> tuple[bytes, ...]:
+    """Return what `encode_groups` was given.
+
+    Raises:
+        StateError: It is something else.
+    """
+    groups, at = [], 0
+    while at < len(data):
+        end = at + _GROUP.size
+        if end <= len(data):
+            end += _GROUP.unpack_from(data, at)[0]
+        if end > len(data) or end < at + _GROUP.size:
+            raise StateError(f"the snapshot of a unit, {len(data)} bytes, is cut off at {at}")
+        groups.append(data[at + _GROUP.size : end])
+        at = end
+    return tuple(groups)
+
+
 def _as_json(section: TaskSection) -> dict[str, Any]:
     splits, committed = section.splits, section.committed
     return {
@@ -170,6 +200,8 @@ _PLAIN = (
     "late_records",
     "has_transaction",
     "handle",
+    "record_fields",
+    "state_part",
 )
 
 

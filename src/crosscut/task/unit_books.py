@@ -15,15 +15,41 @@ from dataclasses import replace
 
 from crosscut.contracts.connectors import JSON
 from crosscut.errors import InternalError, ProtocolError
-from crosscut.foundation.ids import ChannelId, CheckpointId
+from crosscut.foundation.frozen import dataclass
+from crosscut.foundation.ids import ChannelId, CheckpointId, TaskId
 from crosscut.protocol.unit_log.entries import START, ChannelPosition, GroupContent
 from crosscut.protocol.unit_log.events import GroupEnded
 from crosscut.protocol.unit_log.positions import advanced
+from crosscut.state.field_names import FieldNames
 from crosscut.task.task import Task
-from crosscut.task.task_section import TaskSection, encode_sections
+from crosscut.task.task_section import TaskSection, encode_groups, encode_sections
 
 ROW_BYTES = 64
 """About what a changed row of keyed state takes in an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenUnit:
+    """The tasks of a unit at the end of a group, for a snapshot.
+
+    Attributes:
+        number: Commit number of the group.
+        sections: One a task.
+        pending: The sections of groups whose transactions are not known to be visible, oldest first.
+    """
+
+    number: CheckpointId
+    sections: tuple[TaskSection, ...]
+    pending: tuple[bytes, ...]
+
+    def encoded(self, state_parts: Mapping[TaskId, int]) -> bytes:
+        """Return all but the keyed state.
+
+        Args:
+            state_parts: Which part of the snapshot holds the state of a task.
+        """
+        sections = [replace(one, state_part=state_parts.get(one.task, 0)) for one in self.sections]
+        return encode_groups([*self.pending, encode_sections(self.number, sections)])
 
 
 class UnitBooks:
@@ -33,11 +59,19 @@ class UnitBooks:
         tasks: In topological order.
         taken: How far the log has taken each channel from another unit.
         are_splits_logged: The log has the splits of the sources. Else the first group holds them.
+        record_fields: What the log says of the classes of its records.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], taken: Mapping[ChannelId, ChannelPosition], *, are_splits_logged: bool
+        self,
+        tasks: Sequence[Task],
+        taken: Mapping[ChannelId, ChannelPosition],
+        *,
+        are_splits_logged: bool,
+        record_fields: JSON = None,
     ) -> None:
+        self._records = FieldNames()
+        self._records.restore(record_fields, "")
         self._tasks = tasks
         self._taken = dict(taken)
         self._sent_bytes = 0
@@ -72,10 +106,11 @@ class UnitBooks:
         """Whether a group was cut, and `ended` has not returned it yet."""
         return self._cut is not None
 
-    def note_sent(self, size_bytes: int) -> None:
+    def note_sent(self, payload: bytes) -> None:
         """A task has sent something to another unit."""
         self._has_sent = True
-        self._sent_bytes += size_bytes
+        self._sent_bytes += len(payload)
+        self._records.note(payload)
 
     def cut(self, number: CheckpointId) -> None:
         """End the group with this commit number: all tasks are between two batches, and have sent all.
@@ -116,9 +151,29 @@ class UnitBooks:
             return None
         self._cut = None
         whole = [_with_transaction(*one, number) for one in zip(self._tasks, sections, strict=True)]
+        for one in whole:
+            for waiting in one.waiting:
+                self._records.note(waiting.data)
+            if one.held is not None:
+                self._records.note_any(one.held)
+        whole[0] = replace(whole[0], record_fields=self._records.as_json())
         sinks: JSON = [str(one.task) for one in whole if one.has_transaction] or None
         content = replace(event.content, sections=encode_sections(number, whole), sink=sinks)
         return replace(event, content=content)
+
+    def freeze(self, number: CheckpointId) -> FrozenUnit:
+        """Freeze the tasks at the end of the group with this commit number: `ended` has just returned it."""
+        pending: dict[CheckpointId, list[TaskSection]] = {}
+        for task in self._tasks:
+            held = dict(task.held.up_to(number))
+            for one in task.transactions.pending(number):
+                n = one.checkpoint_id
+                section = TaskSection(task.task_id, has_transaction=True, handle=one.handle, held=held.get(n))
+                pending.setdefault(n, []).append(section)
+        older = tuple(encode_sections(n, sections) for n, sections in sorted(pending.items()))
+        sections = [task.freeze_unit(number) for task in self._tasks]
+        sections[0] = replace(sections[0], record_fields=self._records.as_json())
+        return FrozenUnit(number, tuple(sections), older)
 
     def acknowledge(self, positions: Sequence[tuple[str, JSON]]) -> None:
         """Tell the readers of sources what is durable."""

@@ -24,6 +24,8 @@ class RestoredTask:
         waiting: Items that come before all that its inputs get.
         ended_inputs: They have ended, and their end does not come again.
         is_end_forwarded: Nothing comes out of the task any more.
+        state_part: Which part of the unit's snapshot the changes come after; 0: none, or there is no
+            snapshot.
     """
 
     snapshot: Snapshot
@@ -32,6 +34,7 @@ class RestoredTask:
     waiting: tuple[WaitingItem, ...] = ()
     ended_inputs: tuple[ChannelId, ...] = ()
     is_end_forwarded: bool = False
+    state_part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class RestoredUnit:
 
     number: CheckpointId
     tasks: dict[TaskId, RestoredTask]
+
+    @property
+    def record_fields(self) -> JSON:
+        """Of the classes of records in the log; see `TaskSection`."""
+        return next((one.snapshot.record_fields for one in self.tasks.values()), None)
 
 
 def restored_unit(groups: Iterable[bytes]) -> RestoredUnit:
@@ -70,9 +78,11 @@ class _Sum:
         self._splits: dict[str, Any] | None = None
         self._handles: dict[CheckpointId, JSON] = {}
         self._held: dict[CheckpointId, bytes] = {}
+        self._state_part = 0
 
     def add(self, number: CheckpointId, section: TaskSection) -> None:
         self._newest = section
+        self._state_part = section.state_part or self._state_part
         if section.changes:
             self._changes.append(section.changes)
         if section.splits is not None:
@@ -104,12 +114,14 @@ class _Sum:
                 records_out=one.records_out,
                 late_records=one.late_records,
                 committed=one.committed,
+                record_fields=one.record_fields,
             ),
             tuple(self._changes),
             tuple(self._held.items()),
             one.waiting,
             one.ended_inputs,
             one.is_end_forwarded,
+            self._state_part,
         )
 
 

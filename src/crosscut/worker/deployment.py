@@ -42,6 +42,7 @@ from crosscut.protocol.splits.rescaling import (
     taken_over_by,
     wholly_taken,
 )
+from crosscut.protocol.unit_log.spec import UnitLogSpec
 from crosscut.state.field_names import check_record_fields
 from crosscut.state.keyed import KeyedState
 from crosscut.state.parts import PartChain
@@ -92,6 +93,7 @@ class TaskSettings:
         state_dir: Where a backend on disk keeps its files; None: likewise.
         state_cache_bytes: Memory for what it has read there.
         tries_in_copies: After deaths of its process, records are tried in copies of it.
+        unit_log: The log of the worker; None: it has none.
     """
 
     batch_rows: int
@@ -107,6 +109,7 @@ class TaskSettings:
     state_dir: str | None = None
     state_cache_bytes: int = BLOCK_CACHE_BYTES
     tries_in_copies: bool = True
+    unit_log: UnitLogSpec | None = None
 
 
 async def build_tasks(
@@ -169,8 +172,8 @@ async def build_tasks(
             else None
         )
         new_state = at_hand.new_state(task_id)
-        if not terms.is_periodic and not deploy.restore:
-            # A restored one goes on as it was stored, which may be by slot.
+        if not terms.is_periodic and (not deploy.restore or terms.unit_log is not None):
+            # A restored one goes on as it was stored, which may be by slot; in a log it is by key.
             new_state = partial(new_state, is_often_frozen=False)
         states = ((node.uid, keyed_state(node, new_state)) for node in vertex.chain)
         keyed_uid, state = next(((uid, one) for uid, one in states if one is not None), ("", None))

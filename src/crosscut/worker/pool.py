@@ -447,15 +447,19 @@ class TaskPool:
 
     def completed(self, checkpoint_id: CheckpointId, together: Iterable[GlobalCommit] = ()) -> None:
         """A checkpoint is complete."""
+        self.note_durable()
+        instead = {one.vertex: one.pending for one in together}
+        self._post_all(
+            lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex))
+        )
+
+    def note_durable(self) -> None:
+        """What was processed before is not processed again: after some of that no more batches are tried."""
         if self._checkpoints_to_probe:
             self._checkpoints_to_probe -= 1
             if not self._checkpoints_to_probe:
                 for task in self.tasks:
                     task.probe(None)
-        instead = {one.vertex: one.pending for one in together}
-        self._post_all(
-            lambda task: task.checkpoint_completed(checkpoint_id, instead.get(task.task_id.vertex))
-        )
 
     def _post_all(self, call: Callable[[Task], None]) -> None:
         for runner in self._runners:

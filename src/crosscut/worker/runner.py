@@ -78,6 +78,7 @@ class TaskRunner:
         self, pool: RunnerHost, task: Task, state: KeyedState | None, writer: SinkWriter | None
     ) -> None:
         self.task = task
+        self.state = state
         self.due_ns = 0
         # More waits in the channel that was read last than a sender in this worker would be let have there.
         self.is_behind = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from crosscut.errors import StateError
@@ -20,16 +20,26 @@ from crosscut.wire.batches import decode_batch
 from crosscut.worker.local_state_cache import Patient
 
 
-def deploy_from_log(deploy: DeployTasks, unit: RestoredUnit) -> DeployTasks:
+def deploy_from_log(deploy: DeployTasks, unit: RestoredUnit, parts: Sequence[Part] = ()) -> DeployTasks:
     """Return `deploy` with what the log of this worker says instead of a checkpoint.
 
     The commit number of the newest group takes the place of the checkpoint's id: all that sinks have cut off
     up to there is in the log, and so is to be committed. Without a group, the worker begins as `deploy` says.
+
+    Args:
+        parts: Of the snapshot of the unit, if its log begins with one.
     """
     if not unit.number:
         return deploy
     snapshots = tuple(
-        TaskSnapshot(task, replace(one.snapshot, pending=_with_records(one)))
+        TaskSnapshot(
+            task,
+            replace(
+                one.snapshot,
+                pending=_with_records(one),
+                parts=(parts[one.state_part],) if one.state_part else (),
+            ),
+        )
         for task, one in unit.tasks.items()
     )
     return replace(deploy, restore=unit.number, snapshots=snapshots, splits=())

@@ -8,8 +8,6 @@ ends. Here are the calls of the log, in a thread of their own, the timers, and t
 * The loop never waits for the log. While an append is under way the tasks go on, and the next group grows.
   It stops growing at a size and an age: tasks finish the batch that they have begun, and take no more.
 * After the end of the unit no effect is carried out, whatever the log still answers.
-
-No worker uses it yet.
 """
 
 from __future__ import annotations
@@ -141,6 +139,9 @@ class UnitHost(Protocol):
         Raises:
             StateError: Something of it can't be stored. The unit ends.
         """
+
+    def round_over(self) -> None:
+        """A round of the scheduler is over, and no group is ending."""
 
     def perform(self, effect: ChannelEffect) -> None:
         """Carry out an effect of a channel."""
@@ -401,6 +402,7 @@ class UnitRunner:
         if self._is_ending:
             self._end_group(pool, books)
             return
+        books.round_over()
         has_content = books.has_content
         now_ns = self._now_ns()
         if has_content and self._grows_since_ns is None:

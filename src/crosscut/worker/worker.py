@@ -50,8 +50,10 @@ from crosscut.protocol.messages import (
     TaskOrder,
     TriggerCheckpoint,
     WorkerHeartbeat,
+    WorkerMessage,
     WorkerReady,
 )
+from crosscut.protocol.unit_log.spec import UnitLogSpec
 from crosscut.protocol.worker.lifecycle import (
     BeginTasks,
     EndTasks,
@@ -64,9 +66,11 @@ from crosscut.protocol.worker.lifecycle import (
 )
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.shared_directories import SharedDirectories
+from crosscut.store.unit_log_format import UnitName
 from crosscut.task.flow_control import Credit
 from crosscut.task.items import Item
 from crosscut.task.spilling import SpillSpaces
+from crosscut.task.unit_restore import RestoredUnit
 from crosscut.wire.frames import PIECE_BYTES_MAX
 from crosscut.worker.backends import MEMORY, StateBackend
 from crosscut.worker.batch_sizer import BatchSizer
@@ -74,7 +78,9 @@ from crosscut.worker.commit_progress import StoredProgress
 from crosscut.worker.deployment import TaskSettings, build_tasks
 from crosscut.worker.lines import SPEAKING, Lines, LogSettings, Speaking
 from crosscut.worker.local_state_cache import LocalStateCache
+from crosscut.worker.logged_unit import LoggedUnit, UnitPlace
 from crosscut.worker.pool import TaskPool
+from crosscut.worker.unit_deployment import deploy_from_log
 
 CONNECTION_LOST_GRACE_S = 0.3
 """A dead peer is reported by its own control link; only if that stays, the connection is the failure."""
@@ -123,6 +129,7 @@ class Surroundings:
         new_alarm: Makes the alarm that wakes the worker when a task is due.
         let_threads_run: Pauses for a moment, without the interpreter lock.
         copies: Makes copies of this process, to find a record that ends it; None: it can't.
+        has_lasting_threads: See `LogThread`.
     """
 
     graph: JobGraph
@@ -140,6 +147,7 @@ class Surroundings:
     new_alarm: NewAlarm = LoopAlarm
     let_threads_run: Callable[[], None] = hold_on
     copies: Copies | None = None
+    has_lasting_threads: bool = True
 
 
 class Worker:
@@ -167,7 +175,9 @@ class Worker:
         # The worker may come to its end while tasks are being ended.
         self._turns = asyncio.Lock()
         self._listener = Listener(f"worker {index}")
-        self._mesh = Mesh(index, self, self._listener, plan.credentials, ports.piece_bytes)
+        self._place = UnitPlace(self._send_message)
+        unit_host = self._place if plan.terms.unit_log is not None else None
+        self._mesh = Mesh(index, self, self._listener, plan.credentials, ports.piece_bytes, unit_host)
         self._link: WorkerLink | None = None
         self._peers: dict[WorkerIndex, Peer] = {}
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -361,6 +371,7 @@ class Worker:
                 self._deploying = None
             pool, self._pool = self._pool, None
             self._mesh.close()
+            self._place.close()
             if pool is not None:
                 await pool.close()
                 self._spaces.close()
@@ -378,7 +389,7 @@ class Worker:
             alignment_timeout_ms=self._plan.terms.alignment_timeout_ms,
             sink_timeout_ms=self._plan.terms.sink_timeout_ms,
             failpoints=self._failpoints,
-            report=link.send_message,
+            report=self._place.report,
             give_credit=self._mesh.give_credit,
             clock=self._ports.clock,
             start_thread=self._ports.start_thread,
@@ -411,6 +422,12 @@ class Worker:
 
         try:
             self._failpoints("restore.begin")
+            sections: RestoredUnit | None = None
+            if self._plan.terms.unit_log is not None:
+                unit = self._place.unit = await self._open_unit(self._plan.terms.unit_log, pool, deploy)
+                sections = await unit.claim(pool, self._store.read_part)
+                deploy = deploy_from_log(deploy, sections, unit.parts)
+                self._failpoints("restore.claimed")
             self._mesh.expect(deploy.epoch, self._channels_between_workers())
             connecting = asyncio.ensure_future(self._mesh.connect(self._peers))
             try:
@@ -427,20 +444,61 @@ class Worker:
                     self._failpoints,
                     began,
                     progress_of=lambda task: StoredProgress(self._store, task, self._plan.progress_key),
+                    unit=sections if sections is not None and sections.number else None,
                 )
                 await connecting
             finally:
                 connecting.cancel()
             await self._mesh.all_open.wait()
             pool.connect(self._mesh.outgoing)
+            if self._place.unit is not None:
+                self._place.unit.begin(pool)
             self._failpoints("restore.ready")
             if self._link is not None:
                 self._link.send_message(WorkerReady(deploy.epoch))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - connectors may raise anything
-            if self._link is not None:
+            if isinstance(error, WorkersError) and self._place.unit is not None:
+                # A newer worker has this place.
+                self._end(error)
+            elif self._link is not None:
                 self._link.send_message(TaskFailed(deploy.epoch, to_blame, failure_cause(error)))
+
+    # The unit of logging.
+
+    async def _open_unit(self, spec: UnitLogSpec, pool: TaskPool, deploy: DeployTasks) -> LoggedUnit:
+        terms = self._plan.terms
+        name = UnitName(deploy.lineage, self._index)
+        log = await pool.in_thread(self._store.unit_log, name, spec.kind)
+        return LoggedUnit(
+            spec,
+            log,
+            self._index,
+            deploy.epoch,
+            self._channels_between_workers(),
+            channel_bytes=terms.channel_bytes,
+            commit_attempts=terms.commit_attempts,
+            timeout_ms=terms.sink_timeout_ms,
+            connections=self._mesh,
+            report=self._send_message,
+            ended=partial(self._unit_ended, pool),
+            failpoints=self._failpoints,
+            clock=self._ports.clock,
+            start_thread=self._ports.start_thread,
+            has_lasting_threads=self._ports.has_lasting_threads,
+        )
+
+    def _unit_ended(self, pool: TaskPool, error: Exception) -> None:
+        if isinstance(error, WorkersError):
+            self._end(error)
+        else:
+            # Nothing leaves this unit any more; the next epoch claims the log anew.
+            pool.failed(self._task_ids()[0], error)
+
+    def _send_message(self, message: WorkerMessage) -> None:
+        if self._link is not None:
+            self._link.send_message(message)
 
     # Channels.
 

@@ -52,6 +52,7 @@ from crosscut.protocol.messages import (
     TaskFailed,
     TaskQuiet,
     TransactionsCommitted,
+    UnitFinished,
     WorkerFailed,
     WorkerHeartbeat,
     WorkerMessage,
@@ -94,6 +95,7 @@ class Coordinator:
             terms, self._job, self.registry, self._log, self._splits, self.commits, self.dropped
         )
         self._source_groups = SourceGroups(dict(terms.source_groups), dict(terms.joined_sources))
+        self._finished_units: set[WorkerIndex] = set()
         self._ending = Ending(terms, self._job, self._log, self.checkpoints, self.commits, self.dropped)
 
     @property
@@ -145,6 +147,15 @@ class Coordinator:
     def takeover(self) -> str:
         """Whom this driver has taken the job over from, for people; "" if from none."""
         return self._log.takeover
+
+    @property
+    def has_unit_logs(self) -> bool:
+        """Whether each worker has a log, and no checkpoint is taken."""
+        return bool(self._terms.identity.unit_log)
+
+    def _sweep(self) -> list[JobEffect]:
+        # Where workers have logs, these refer to parts that no checkpoint has.
+        return [] if self.has_unit_logs else [do.ListParts()]
 
     def start(self) -> list[JobEffect]:
         """Return the first effects."""
@@ -198,9 +209,13 @@ class Coordinator:
             ):
                 return self._log_answered(event)
             case on.SweepRequested():
-                return [do.ListParts()]
+                return self._sweep()
             case on.StopRequested():
                 return self._stop_requested()
+            case on.CheckpointRequested(request=request) if self.has_unit_logs:
+                return [
+                    do.AnswerRequest(request, None, "a job with snapshots='logged' takes no checkpoints yet")
+                ]
             case on.RestartRequested():
                 return self._restart_requested()
             case (
@@ -307,10 +322,23 @@ class Coordinator:
                 if not self._source_groups.note(index, message):
                     self.dropped["late message of how far sources are"] += 1
                 return self._align_sources()
+            case UnitFinished():
+                return self._unit_finished(index)
             case RecordsFlowing() | WorkerHeartbeat():
                 return []
             case _:
                 assert_never(message)
+
+    def _unit_finished(self, index: WorkerIndex) -> list[JobEffect]:
+        if not self.has_unit_logs:
+            self.dropped["end of a worker without a log"] += 1
+            return []
+        self._finished_units.add(index)
+        is_last = len(self._finished_units) == self._terms.identity.parallelism
+        if self.phase is not Phase.RUNNING or not is_last or not self._log.is_idle:
+            return []
+        # Decision moment: nothing comes from any worker any more, in any epoch.
+        return self._log.append(JobFinished(self.epoch, CheckpointId(0)))
 
     def _start_failed(self, link: on.LinkId, message: WorkerFailed) -> list[JobEffect]:
         is_ending = self.phase in (Phase.FINISHING, Phase.STOPPING)
@@ -341,6 +369,7 @@ class Coordinator:
         self._go(Turn.GATHERED)
         begun = self.checkpoints.handle(EpochBegan())
         self._source_groups.begin(self.epoch)
+        self._finished_units.clear()
         identity, splits = self._terms.identity, self._log.splits
         assignment = state_assignment(
             self.commits.left(self.completed),
@@ -381,7 +410,7 @@ class Coordinator:
         self.registry.ready(index)
         if not self.registry.are_all_ready:
             return []
-        effects: list[JobEffect] = [do.CancelTimer(on.Timer("restore", self.epoch)), do.ListParts()]
+        effects: list[JobEffect] = [do.CancelTimer(on.Timer("restore", self.epoch)), *self._sweep()]
         if self.completed is not None:
             restored = (one.task for one in self.completed.snapshots if one.snapshot.pending)
             self.commits.all_committed(self.completed.checkpoint_id, restored)
@@ -485,6 +514,9 @@ class Coordinator:
 
     def _stop_requested(self) -> list[JobEffect]:
         match self.phase:
+            case Phase.RUNNING if self.has_unit_logs:
+                # The logs have all that was processed; the next start goes on from there.
+                return self._end("stopped")
             case Phase.RUNNING if self._ending.rests:
                 # Another batch would be one without records, or the first of the next start.
                 return self._end("stopped")

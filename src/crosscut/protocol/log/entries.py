@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from crosscut.contracts.connectors import JSON
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId
 from crosscut.protocol.log.identity import Claimant, FlowIdentity
+from crosscut.protocol.messages import SplitAssignment
 from crosscut.protocol.snapshots import KnownSplits, TaskSnapshot
 
 CHECKPOINT_IDS_LEAD_MAX = 1_000
@@ -52,7 +56,14 @@ class EpochClaimed:
         dropped: Output of the newest checkpoint before this entry that an operator has given up: no
             later driver commits it.
         reason: Why, in the operator's words; the claimant is the process that dropped it.
+        unit_log: The kind of log that each worker has of its own, which may say more than the newest
+            checkpoint; "": they have none.
+        splits: With logs of workers: what the sources had to read when the job began. A worker whose log is
+            empty begins with its share of it, whoever deploys it.
     """
+
+    ADDED: ClassVar[dict[str, JSON]] = {"unit_log": "", "splits": []}
+    """Fields, as JSON, that job logs of earlier releases lack."""
 
     epoch: Epoch
     lineage: Lineage
@@ -67,6 +78,8 @@ class EpochClaimed:
     ancestors: tuple[Ancestor, ...] = ()
     dropped: tuple[OpenOutput, ...] = ()
     reason: str = ""
+    unit_log: str = ""
+    splits: tuple[SplitAssignment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,10 @@ class Ownership:
             self._claim_attempts += 1
             self._is_waiting = True
             return [*read, StartTimer(READING_AGAIN, RETRY_APPEND_MS)], Stale()
-        conflict = history.conflict_at_start(decision, outputs, is_fresh=self._terms.identity.is_fresh)
+        # What is visible may be newer than all checkpoints: the logs of the workers say whether it is theirs.
+        is_logged = decision.before is not None and bool(decision.before.unit_log)
+        known = () if is_logged else outputs
+        conflict = history.conflict_at_start(decision, known, is_fresh=self._terms.identity.is_fresh)
         if conflict is not None:
             return read, _failed("HistoryError", history.shown(conflict), is_final=True)
         self._claim = decision
@@ -210,7 +213,10 @@ class Ownership:
             self.dropped,
             segment_entries_max=self._terms.segment_entries_max,
         )
-        if decision.restored is None:
+        if decision.entry.splits:
+            # Of the first start: others might deal out what there is by then in another way.
+            self.splits = decision.entry.splits
+        elif decision.restored is None:
             self._is_discovering = True
             discover = DiscoverSplits(decision.entry.epoch)
             return [*read, discover, StartTimer(DISCOVERING, self._discover_timeout_ms)], Claiming()
@@ -222,6 +228,8 @@ class Ownership:
             raise ProtocolError("splits were discovered, unasked")
         self._is_discovering = False
         self.splits = assignments
+        if self._terms.identity.unit_log:
+            self._claim = replace(self._claim, entry=replace(self._claim.entry, splits=assignments))
         return [CancelTimer(DISCOVERING), *self.append(self._claim.entry)]
 
     def claim_next(

@@ -50,6 +50,7 @@ class JobIdentity:
         is_fresh: The user wants a new history beside output that is there already.
         follows: Whom the same run had before, who has ended to let this driver go on: a newer claim of
             anybody else is of a newer driver, which owns the job.
+        unit_log: See `EpochClaimed`.
     """
 
     driver: str
@@ -63,6 +64,7 @@ class JobIdentity:
     accepts_changes: bool = False
     is_fresh: bool = False
     follows: Predecessor | None = None
+    unit_log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,20 @@ class OtherDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherUnitLogs:
+    """Its workers have logs of their own, of another kind or number than those of this job, or none.
+
+    Attributes:
+        found: The kind of log; "": none.
+        parallelism: How many workers.
+    """
+
+    found: str
+    ours: str
+    parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreCutOff:
     """A savepoint was being restored, and that was cut off: nothing has run."""
 
@@ -127,7 +143,7 @@ class RestoreCutOff:
 class NotThisJob:
     """The directory holds the state of something else; nothing may be touched."""
 
-    why: NoClaim | OtherKeyGroups | OtherFlow | OtherDetails | RestoreCutOff
+    why: NoClaim | OtherKeyGroups | OtherFlow | OtherDetails | OtherUnitLogs | RestoreCutOff
 
 
 def taken_over(tail: Iterable[tuple[LogIndex, LogEntry]], job: JobIdentity) -> EpochClaimed | None:
@@ -166,7 +182,7 @@ def claim(
     match compared(newest.flow, job.flow, is_same_structure=newest.fingerprint == job.fingerprint):
         case AnotherJob() as difference:
             return NotThisJob(OtherFlow(difference, newest.claimant))
-        case ChangedDetails() as changed if completed and not job.accepts_changes:
+        case ChangedDetails() as changed if (completed or newest.unit_log) and not job.accepts_changes:
             return NotThisJob(OtherDetails(changed))
         case ChangedDetails() | Same():
             pass
@@ -174,6 +190,10 @@ def claim(
         return NotThisJob(RestoreCutOff())
     if finished:
         return AlreadyFinished(finished[-1])
+    has_more = bool(newest.unit_log or completed)
+    is_other = newest.unit_log != job.unit_log or (job.unit_log and newest.parallelism != job.parallelism)
+    if has_more and is_other:
+        return NotThisJob(OtherUnitLogs(newest.unit_log, job.unit_log, newest.parallelism))
     used_max = max([newest.first_checkpoint_id, *(entry.checkpoint_id for entry in completed)])
     # An earlier driver may have used ids that never completed. It was bound to stay within the
     # lead, so ids are never reused, although nothing was written for each.
@@ -184,6 +204,7 @@ def claim(
         _entry(job, newest.lineage, Epoch(newest.epoch + 1), first, wall_clock),
         writers=rescaling.writers(job.parallelism, known, restored),
         ancestors=newest.ancestors,
+        splits=newest.splits if newest.unit_log else (),
     )
     return Claim(end, entry, restored, newest)
 
@@ -193,6 +214,8 @@ def takeover(claim: Claim) -> str:
     if claim.before is None:
         return ""
     whom = f"epoch {claim.before.epoch} ({shown(claim.before.claimant)})"
+    if claim.restored is None and claim.entry.unit_log:
+        return f"takes over from {whom}, at the ends of the logs of its workers"
     if claim.restored is None:
         return f"takes over from {whom}, which has completed no checkpoint"
     n, now, then = claim.restored.checkpoint_id, claim.entry.parallelism, parallelism_of(claim.restored)
@@ -230,6 +253,18 @@ def refusal(found: NotThisJob) -> str:
                 f"what you want, start it with accept_changes=True (--accept-changes); else choose another "
                 f"checkpoint_dir"
             )
+        case OtherUnitLogs() as other:
+            if not other.found:
+                return (
+                    "it holds checkpoints, and a job whose workers have logs (snapshots='logged') can't "
+                    "begin with one yet; start it with the snapshots that it had, or choose another "
+                    "checkpoint_dir"
+                )
+            return (
+                f"its newest state is in the logs of {other.parallelism} workers ({other.found}), which only "
+                f"a job with the same logs and workers can go on from; start it with snapshots='logged' and "
+                f"parallelism={other.parallelism}, or choose another checkpoint_dir"
+            )
         case RestoreCutOff():
             return (
                 "a savepoint was being restored here, and that was cut off: nothing has run. Remove the "
@@ -252,6 +287,7 @@ def _entry(
         first_checkpoint_id=first,
         flow=job.flow,
         claimant=Claimant(job.host, job.pid, wall_clock),
+        unit_log=job.unit_log,
     )
 
 

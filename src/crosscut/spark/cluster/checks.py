@@ -138,7 +138,7 @@ def check_checkpoint_dir_is_private(url: str, *, strict: bool) -> None:
     Raises:
         SettingsError: They may, and `strict` is set.
     """
-    if reason := foreign_write(url, ("log", "parts")):
+    if reason := foreign_write(url, ("log", "parts", "units")):
         _complain(
             f"{reason}: anyone who can write there can run code in the workers; chown it, chmod 700 it, or "
             f"choose another checkpoint_dir",

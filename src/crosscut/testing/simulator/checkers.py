@@ -31,6 +31,7 @@ from crosscut.protocol.log.entries import (
 from crosscut.protocol.log.segments import claims_in
 from crosscut.protocol.snapshots import Part, Snapshot
 from crosscut.protocol.splits.rescaling import final_progress_ranges
+from crosscut.protocol.unit_log.entries import COMMIT_NUMBER_BITS
 from crosscut.state.encoding import contents
 from crosscut.state.keyed import MAIN
 from crosscut.task.channel_log import decoded_log
@@ -38,7 +39,7 @@ from crosscut.task.splits import splits_from_json
 from crosscut.testing.simulator.event_time import WatermarksKept
 from crosscut.testing.simulator.oracle import Cut, Item, has_sequential_run, run_from, state_name
 from crosscut.testing.simulator.simulated_job import SimulatedJob
-from crosscut.testing.simulator.sinks import Resource
+from crosscut.testing.simulator.sinks import Resource, checkpoint_of
 from crosscut.testing.simulator.sources import GrowingSource, ReplayedSource
 from crosscut.testing.simulator.violation import ensure, violate
 from crosscut.wire.batches import decode_batch
@@ -51,6 +52,7 @@ class Checkers:
         read: Returns the stored bytes of a part, None if there are none.
         damaged: Parts that are not what was written: a broken promise of the disk.
         is_exactly_once: Else records may count twice, but none is lost.
+        logged: Returns an entry of the log of a worker if it was ever durable; None: workers have no logs.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class Checkers:
         resource: Callable[[], Resource],
         *,
         is_exactly_once: bool,
+        logged: Callable[[str], bytes | None] | None = None,
     ) -> None:
         graph = job.graph
+        self._logged = logged
         self._graph_of_process = job.graph_of_process
         self._zoo = job.judged_as
         self._read = read
@@ -144,8 +148,12 @@ class Checkers:
                 self._check_cut(entry)
                 self._watermarks.completed(entry)
             case JobFinished():
-                ensure(bool(completed) and completed[-1].is_final, "F5: finished without a final checkpoint")
-                self.check_committed(completed[-1])
+                if self._logged is not None:
+                    self._check_logged_is_visible()
+                else:
+                    is_final = bool(completed) and completed[-1].is_final
+                    ensure(is_final, "F5: finished without a final checkpoint")
+                    self.check_committed(completed[-1])
         self.log.append(entry)
 
     @property
@@ -172,6 +180,13 @@ class Checkers:
 
     def may_become_visible(self, handle: str, permit: CommitPermit) -> None:
         """A transaction is about to become visible."""
+        if self._logged is not None:
+            ensure(
+                checkpoint_of(handle) <= permit.checkpoint_id,
+                f"I3: {handle} becomes visible with a permit for {permit}",
+            )
+            ensure(self._is_logged(handle), f"I3: {handle} becomes visible, and no durable group holds it")
+            return
         n = self._manifest_of.get(handle)
         ensure(
             n is not None and n <= permit.checkpoint_id,
@@ -180,6 +195,20 @@ class Checkers:
         )
         is_complete = any(one.checkpoint_id == permit.checkpoint_id for one in self.completed)
         ensure(is_complete, f"I3: {handle} becomes visible, and {permit.checkpoint_id} is not complete")
+
+    def _is_logged(self, handle: str) -> bool:
+        """Whether the log of its worker has the group that a transaction belongs to."""
+        context, _ = self._resource().staged[handle]
+        number = checkpoint_of(handle)
+        segment, place = number >> COMMIT_NUMBER_BITS, number & ((1 << COMMIT_NUMBER_BITS) - 1)
+        path = f"units/{context.task.index}/{segment:020d}/{place:020d}"
+        entry = self._logged(path) if self._logged is not None else None
+        return entry is not None and handle.encode() in entry
+
+    def _check_logged_is_visible(self) -> None:
+        """The job says that it has finished: is all output visible that a log holds?"""
+        left = [handle for handle in self._resource().staged if self._is_logged(handle)]
+        ensure(not left, f"F5 I9: the job ends well, but {left} are not committed")
 
     # Told by the world.
 
@@ -206,8 +235,8 @@ class Checkers:
                     newest[lane] = rank
         if is_exact or self._zoo.survives_duplicates:
             self._left_behind.check_calls()
-        final = self.completed[-1]
-        if is_exact and not self.damaged:
+        final = self.completed[-1] if self._logged is None else None
+        if final is not None and is_exact and not self.damaged:
             snapshots = {one.task: one.snapshot for one in final.snapshots}
             self._left_behind.check_states(
                 snapshots, lambda task: contents(map(self._content, snapshots[task].parts))
@@ -215,7 +244,7 @@ class Checkers:
         left = [
             handle
             for handle, (owner, _) in self._resource().staged.items()
-            if owner.epoch == final.epoch == self.epoch
+            if owner.epoch == self.epoch and (final is None or final.epoch == self.epoch)
         ]
         ensure(not left or not is_tidy, f"I11: {left} is staged for ever")
 
@@ -226,6 +255,8 @@ class Checkers:
 
     def check_tidy(self, parts: Iterable[str]) -> None:
         """Nothing has died in the newest epoch: is deleted what was given up before anybody heard of it?"""
+        if self._logged is not None:
+            return
         final = self.completed[-1]
         left = []
         for path in parts:

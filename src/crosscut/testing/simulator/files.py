@@ -49,6 +49,7 @@ class WatchedFiles(MemoryFiles):
         self._under_way = under_way
         self._seen = seen
         self._unsynced: dict[str, Call] = {}
+        self._unit_entries: dict[str, bytes] = {}
         self.damaged: set[str] = set()
         self.next_read: ReadFault | None = None
         self.listing: Listing = "right"
@@ -82,6 +83,8 @@ class WatchedFiles(MemoryFiles):
     def _is_durable(self, path: str) -> None:
         if path.startswith("log/"):
             self._appended(path, self.content[path])
+        elif path.startswith("units/"):
+            self._unit_entries[path] = self.content[path]
 
     def synced(self, call: Call) -> None:
         """A call has returned: what it has written is durable."""
@@ -89,6 +92,10 @@ class WatchedFiles(MemoryFiles):
             del self._unsynced[path]
             if path in self.content:
                 self._is_durable(path)
+
+    def logged(self, path: str) -> bytes | None:
+        """Return an entry of the log of a worker if it was ever durable, else None."""
+        return self._unit_entries.get(path)
 
     def is_unsynced(self, call: Call) -> bool:
         """Whether the call has written something that is not durable."""
@@ -121,7 +128,7 @@ class WatchedFiles(MemoryFiles):
         before = self.content.keys() | set()
         super().arrive()
         for path in sorted(self.content.keys() - before):
-            self._appended(path, self.content[path])
+            self._is_durable(path)
 
     def write_new(self, path: str, chunks: Iterable[bytes]) -> None:
         """Write a part, perhaps less than is said."""

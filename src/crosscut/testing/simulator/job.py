@@ -30,6 +30,7 @@ from crosscut.protocol.job.restarts import RestartPolicy
 from crosscut.protocol.job.spec import CheckpointSpec
 from crosscut.protocol.log.recovery import JobIdentity
 from crosscut.protocol.messages import SplitAssignment
+from crosscut.protocol.unit_log.spec import UnitLogSpec
 from crosscut.task.discovery import dynamic_sources, known_splits
 from crosscut.task.splits import split_as_json
 from crosscut.testing.simulator.options import Options
@@ -79,12 +80,13 @@ def terms_of(options: Options, graph: JobGraph, driver: int) -> CoordinatorSpec:
             graph.parallelism,
             graph.max_parallelism,
             identity_of(graph),
+            unit_log="objects" if options.is_logged else "",
         ),
         tasks=tasks("all"),
         sources=tasks("source"),
         sinks=tasks("sink"),
         checkpoints=CheckpointSpec(
-            periodic=options.is_periodic,
+            periodic=options.is_periodic and not options.is_logged,
             interval_ms=options.interval_ms,
             timeout_ms=options.checkpoint_timeout_ms,
             failures_max=None if options.outage_ms else 10_000,
@@ -120,7 +122,12 @@ def plan_of(options: Options, credentials: Credentials, address: tuple[str, int]
             commit_attempts=3,
             sink_timeout_ms=options.checkpoint_timeout_ms,
             snapshots=options.snapshots,
-            is_periodic=options.is_periodic,
+            is_periodic=options.is_periodic and not options.is_logged,
+            unit_log=UnitLogSpec(
+                "objects", options.group_interval_ms, tail_groups_max=options.tail_groups_max
+            )
+            if options.is_logged
+            else None,
             alignment_timeout_ms=options.alignment_timeout_ms,
             spill_bytes=options.spill_bytes,
         ),

@@ -197,6 +197,9 @@ class Options:
         knows_lag: Whether sources know how many records wait.
         outage_ms: How long the store may refuse before that is a failure of the job; 0: it counts attempts.
         empty_looks: For each source before it, a source finds nothing in so many looks for splits.
+        is_logged: Each worker has a log, and no checkpoint is taken.
+        group_interval_ms: How old a group becomes while there is more to do.
+        tail_groups_max: After so many a worker takes a snapshot of its own.
     """
 
     seed: int
@@ -254,6 +257,9 @@ class Options:
     look_ms: int = 250
     knows_lag: bool = False
     empty_looks: int = 0
+    is_logged: bool = False
+    group_interval_ms: int = 0
+    tail_groups_max: int = 5_000
 
     def __str__(self) -> str:
         named = (one.name for one in fields(self) if one.name not in {"faults", "flow"})

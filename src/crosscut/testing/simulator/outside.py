@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from crosscut.testing.simulator.clock import Action
+from crosscut.testing.simulator.loop import Killed
 from crosscut.testing.simulator.processes import Process
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class Asked:
             world.outside.under_way = self
             try:
                 self._work()
+            except Killed:
+                # The thread dies with its process.
+                pass
             finally:
                 world.outside.under_way = None
             process.answers = None

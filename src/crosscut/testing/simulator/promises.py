@@ -83,6 +83,9 @@ class Promises:
                     is_answered = completed is not None or before is Phase.ENDED or not self._is_final
                     ensure(is_answered, f"F5: a request fails that the final checkpoint answers: {reason}")
                     self._asked.discard(request)
+                case EndJob("stopped", None) if self._terms.identity.unit_log:
+                    # The logs of the workers have all: there is no last checkpoint.
+                    pass
                 case EndJob("stopped", None) if self._last_from is not None:
                     ensure(self._has_last, "F7: stopped without a last checkpoint, and nothing is said")
                 case _:

@@ -192,6 +192,7 @@ class WorkerProcess(Process):
             # It would not be the same when the world is run again.
             weighs_state=False,
             copies=HalfWay(world.clock),
+            has_lasting_threads=False,
         )
         self.worker = WatchedWorker(self, self.spark.plan(), ports)
         await self.worker.run()

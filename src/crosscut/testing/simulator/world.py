@@ -115,7 +115,8 @@ class World:
             has_seals=self.credentials.seals_frames,
             is_punctual=job.judged_as.is_punctual,
         )
-        if not options.is_encrypted:
+        if not options.is_encrypted and not options.is_logged:
+            # It knows flow control by credit, which units do not have.
             self.network.tap = self.tap
         self.drops = DropWatch(self.seen)
         self._steps: deque[tuple[int, str, object]] = deque(maxlen=STEPS_SHOWN)
@@ -142,6 +143,7 @@ class World:
             self.files.damaged,
             lambda: self.resource,
             is_exactly_once=options.snapshots != "at-least-once",
+            logged=self.files.logged if options.is_logged else None,
         )
         self.resource = Resource(
             self.checkers.may_become_visible,
