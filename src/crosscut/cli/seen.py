@@ -37,14 +37,7 @@ def serve(directory: str, host: str, port: int) -> None:
     """
     # Asked once before, so that a wrong directory is an error here and not in the browser.
     read_record(directory)
-    page = Page(lambda: read_record(directory), None, None, host=host, port=port)
-    try:
-        if port not in (0, page.port):
-            click.echo(f"port {port} is taken: it is {page.port}")
-        click.echo(page_for_terminal(page.link))
-        threading.Event().wait()
-    finally:
-        page.close()
+    _serve(Page(lambda: read_record(directory), None, None, host=host, port=port), port)
 
 
 def serve_jobs(store: str, host: str, port: int) -> None:
@@ -54,14 +47,18 @@ def serve_jobs(store: str, host: str, port: int) -> None:
         StoreError: It can't be listed.
         SettingsError: No port could be had.
     """
-    jobs = JobList(store, host=host, port=port)
+    _serve(JobList(store, host=host, port=port), port)
+
+
+def _serve(server: Page | JobList, port: int) -> None:
+    """Print the link, and wait for Ctrl-C; `port` is the one that was asked for."""
     try:
-        if port not in (0, jobs.port):
-            click.echo(f"port {port} is taken: it is {jobs.port}")
-        click.echo(page_for_terminal(jobs.link))
+        if port not in (0, server.port):
+            click.echo(f"port {port} is taken: it is {server.port}")
+        click.echo(page_for_terminal(server.link))
         threading.Event().wait()
     finally:
-        jobs.close()
+        server.close()
 
 
 def print_jobs(store: str, *, as_json: bool) -> None:
