@@ -185,7 +185,7 @@ def test_run_uses_the_cluster_that_options_or_defaults_name(
         (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
         variables["SPARK_CONF_DIR"] = str(tmp_path)
     ran = subprocess.run(
-        [sys.executable, "-m", "crosscut", "run", "app.py:flow", "--plain", *arguments],
+        [sys.executable, "-m", "crosscut", "run", "app.py:flow", "--plain", "--shared", *arguments],
         cwd=tmp_path,
         env={**os.environ, **variables},
         capture_output=True,

@@ -18,6 +18,7 @@ from crosscut.spark.cluster.checks import (
     check_checkpoint_dir_is_private,
     check_log_key_stays_here,
     check_origin_is_private,
+    losses_borne,
     protection,
 )
 from crosscut.spark.cluster.finished import status_if_finished
@@ -211,3 +212,8 @@ def test_a_spark_whose_executors_get_the_log_key_is_warned_of_and_refused_if_str
     assert key not in str(refused.value)
     monkeypatch.delenv("CROSSCUT_LOG_KEY")
     check_log_key_stays_here(context, strict=True)
+
+
+@pytest.mark.parametrize(("given", "borne"), [(None, 4), ("", 4), ("7", 7), ("1000000", 1_000_000)])
+def test_how_many_losses_of_a_worker_spark_bears(given: str | None, borne: int) -> None:
+    assert losses_borne({"spark.task.maxFailures": given}.get) == borne

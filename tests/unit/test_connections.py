@@ -705,3 +705,12 @@ async def test_a_peer_that_leaves_the_seals_out_is_closed(site: Site) -> None:
         client.send(FrameType.CONTROL, b"x" * 100)
     await server.until(lambda: server.lost_reason is not None)
     assert server.frames == []
+
+
+@pytest.mark.parametrize(("heartbeat_timeout_ms", "deadline_s"), [(200, 5.0), (10_000, 5.0), (60_000, 30.0)])
+def test_a_patient_job_waits_longer_for_the_handshakes_of_its_own_slow_processes(
+    monkeypatch: pytest.MonkeyPatch, heartbeat_timeout_ms: int, deadline_s: float
+) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_DEADLINE_S", 5.0)
+    one = Credentials(b"s", b"j", heartbeat_timeout_ms=heartbeat_timeout_ms)
+    assert one.handshake_deadline_s == deadline_s

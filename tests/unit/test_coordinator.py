@@ -873,6 +873,16 @@ def test_too_few_workers_in_time_fail_the_job_with_what_to_do() -> None:
     ]
 
 
+def test_the_successor_of_a_driver_waits_for_slots_that_the_executors_of_that_may_still_hold() -> None:
+    """P5, I15: Spark needs minutes to see that the host of a driver is gone."""
+    talk = Talk(driver="driver 2", delay_ms=0)
+    log = ((at(1), SegmentOpened(claim(), None)), (at(2), completed(1)))
+    talk.hear(LogTailRead(log), EntryAppended(at(3)), EntryAppended(LogIndex(2, 0)))
+    assert talk.coordinator.phase is Phase.GATHERING
+    assert not any(isinstance(effect, EndJob) for effect in talk.fire("gather", 2))
+    assert talk.coordinator.failures[-1].kind == "WorkersError"
+
+
 def test_slots_that_are_missing_at_a_failover_are_a_failure_like_any_other() -> None:
     """P5, I15: Spark may take minutes to see that a host is gone; whose worker is missing is said."""
     talk = Talk(delay_ms=0)

@@ -86,5 +86,5 @@ def test_local_directories_on_a_cluster_are_refused_unless_somebody_says_that_ho
         check_directories_are_shared(directories, "/here/checkpoints/all", is_said=False)
     check_directories_are_shared(directories, "/here/checkpoints/all", is_said=True)
     check_directories_are_shared((), "s3://bucket/store", is_said=False)
-    with pytest.warns(RuntimeWarning, match="'checkpoints/all' is relative"):
+    with pytest.warns(RuntimeWarning, match="the checkpoint directory is relative"):
         check_directories_are_shared(directories, "checkpoints/all", is_said=True)

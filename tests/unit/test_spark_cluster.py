@@ -124,3 +124,15 @@ def test_a_batch_ends_also_if_spark_can_not_be_asked_why(
     assert ended.wait(DEADLINE_S)
     assert raised.wait(DEADLINE_S)
     assert "Spark can't run the batch" in said[0].error
+
+
+def test_the_pool_of_the_caller_holds_in_the_threads_that_submit(cancelled: list[str]) -> None:
+    """Spark knows a pool by the thread: that of the caller waits for nothing."""
+    properties: list[tuple[str, str]] = []
+    context = spark(cancelled)
+    context.setLocalProperty = lambda name, value: properties.append((name, value))
+    cluster = SparkCluster(context, "/store", "patient")
+    ended = threading.Event()
+    cluster.run_batch(RUN, "batch-1", [], "", lambda data: None, lambda outcome: ended.set())
+    assert ended.wait(DEADLINE_S)
+    assert properties[0] == ("spark.scheduler.pool", "patient")

@@ -35,6 +35,8 @@ from crosscut.wire.sealing import FrameSeals
 from crosscut.wire.unauthenticated_peers import Reason
 
 HANDSHAKE_DEADLINE_S = 5.0
+"""With the default patience of ten seconds; a job that is more patient waits longer for its own processes."""
+HEARTBEAT_TIMEOUT_MS = 10_000
 CONNECT_PATIENCE_S = 1.0
 CONNECT_ATTEMPTS_MAX = 60
 
@@ -49,13 +51,18 @@ class Credentials:
     job: bytes
     certificate: JobCertificate | None = None
     """With it, every connection is encrypted; none is accepted without."""
-    heartbeat_timeout_ms: int = 10_000
+    heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS
     """No secret: the patience with a vanished peer is derived from it."""
     seals_frames: bool = False
     """Whether each frame carries a seal; where TLS protects it none is needed."""
 
     def __repr__(self) -> str:
         return "Credentials(...)"
+
+    @property
+    def handshake_deadline_s(self) -> float:
+        """How long a peer may take to prove the secret: a slow worker of the job is no stranger."""
+        return HANDSHAKE_DEADLINE_S * max(1.0, self.heartbeat_timeout_ms / HEARTBEAT_TIMEOUT_MS)
 
 
 class Connection(asyncio.Protocol, ABC):
@@ -144,7 +151,9 @@ class Connection(asyncio.Protocol, ABC):
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(HANDSHAKE_DEADLINE_S, self.close, Reason.LATE.value)
+        self._deadline = loop.call_later(
+            self._credentials.handshake_deadline_s, self.close, Reason.LATE.value
+        )
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -6,7 +6,7 @@ import inspect
 import os
 import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark import SparkContext
@@ -16,6 +16,7 @@ from crosscut.driver.engine_run import Network
 from crosscut.errors import SettingsError
 from crosscut.foundation.urls import local_path, shown_url
 from crosscut.savepoints.tables import NUMBERED
+from crosscut.spark.cluster.batch_retries import FAILURES_MAX
 from crosscut.spark.cluster.local_dirs import open_local_dirs
 from crosscut.spark.cluster.session import (
     LOOPBACK,
@@ -62,8 +63,8 @@ def check_directories_are_shared(
     path = local_path(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
     if path is not None and not os.path.isabs(path):
         _warn(
-            f"checkpoint_dir={given!r} is relative to the directory that this program was started in: it is "
-            f"{directories[0].path} on all hosts; say so"
+            f"the checkpoint directory is relative to the directory that this program was started in: on all "
+            f"hosts it is {directories[0].path}; give its absolute path as checkpoint_dir"
         )
 
 
@@ -95,6 +96,26 @@ def warn_of_single_attempts(context: SparkContext) -> None:
             f"Spark ends all of them and the job submits them again, which takes seconds and counts as two "
             f"failures; with master '{_with_attempts(master)}' Spark would replace the lost one"
         )
+    elif not is_local(context) and (losses := losses_borne(context.getConf().get)) < LOSSES_MIN:
+        _warn(
+            f"spark.task.maxFailures={losses}: at the {_ordinal(losses)} loss of a worker in the life of the "
+            f"job Spark ends all workers, and the job submits them again; set it to 1000000 when you make "
+            f"the SparkSession, so that the restart strategy decides"
+        )
+
+
+LOSSES_MIN = 100
+"""Losses of one worker that a job has in a long life, and should not end all others for."""
+
+
+def losses_borne(conf: Callable[[str], str | None]) -> int:
+    """Return how often Spark replaces one worker; it counts for the life of its Spark job."""
+    configured = (conf("spark.task.maxFailures") or "").strip()
+    return int(configured) if configured.isdecimal() else FAILURES_MAX
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def check_local_dirs_are_private(settings: Settings, context: SparkContext) -> None:

@@ -39,10 +39,12 @@ class SparkCluster:
 
     Args:
         store_url: Of the checkpoint store, absolute: DataFrames are staged there.
+        pool: Of Spark's fair scheduler, in which all Spark jobs of the job run; None: the default one.
     """
 
-    def __init__(self, context: SparkContext, store_url: str) -> None:
+    def __init__(self, context: SparkContext, store_url: str, pool: str | None = None) -> None:
         self._context = context
+        self._pool = pool
         self._store_url = store_url
         self._slots = session.slots(context)
         self._lock = threading.Lock()
@@ -128,7 +130,7 @@ class SparkCluster:
             return self._runs[run.group]
 
     def _new(self, run: ClusterRun) -> _Running:
-        return _Running(self._context, run, self._store_url)
+        return _Running(self._context, run, self._store_url, self._pool)
 
     def _kill(self, attempt: AttemptId, groups: Sequence[str]) -> None:
         spark = self._context._jsc
@@ -148,8 +150,11 @@ class SparkCluster:
 class _Running:
     """What Spark runs for one engine run, and the threads that wait for it."""
 
-    def __init__(self, context: SparkContext, run: ClusterRun, store_url: str) -> None:
+    def __init__(
+        self, context: SparkContext, run: ClusterRun, store_url: str, pool: str | None = None
+    ) -> None:
         self._context = context
+        self._pool = pool
         self._group = run.group
         # What is cancelled there never runs again, so each engine run has its own.
         self.staging = Staging(context, name=run.name, group=f"{run.group}-staging", store_url=store_url)
@@ -161,6 +166,9 @@ class _Running:
 
         def run() -> None:
             try:
+                if self._pool is not None:
+                    # Spark knows it by the thread that submits, which is not the one of the caller.
+                    self._context.setLocalProperty("spark.scheduler.pool", self._pool)
                 work()
             finally:
                 self._threads.discard(threading.current_thread())

@@ -111,7 +111,7 @@ def _begin(
     directories = directories_to_share(graph, store_url)
     if not network.is_local:
         check_directories_are_shared(directories, settings.checkpoint_dir, is_said=settings.shared)
-    cluster = SparkCluster(context, store_url)
+    cluster = SparkCluster(context, store_url, context.getLocalProperty("spark.scheduler.pool"))
 
     def graph_of(parallelism: int) -> JobGraph:
         is_same = parallelism == graph.parallelism
