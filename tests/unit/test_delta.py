@@ -35,7 +35,7 @@ def test_arguments_that_make_no_table_are_refused_at_once(tmp_path: Path) -> Non
 
     refused("expected some of the columns id, country, not all", "t", SCHEMA, partition_by="nowhere")
     refused("expected some of the columns id, country, not all", "t", SCHEMA, partition_by=["id", "country"])
-    refused("is no type for 'id'", "t", {"id": "integer"})
+    refused("is not a type for 'id'", "t", {"id": "integer"})
     refused("expected a function", "t", SCHEMA, row=1)
     refused("is not a path", "", SCHEMA)
 

@@ -71,7 +71,7 @@ def made(directory: Path, schema: Any) -> Any:
         (("orders", SCHEMA), "expected a namespace and a name"),
         (("", SCHEMA), "expected a namespace and a name"),
         ((".orders", SCHEMA), "expected a namespace and a name"),
-        (("shop.orders", {"id": "integer"}), "is no type for 'id'"),
+        (("shop.orders", {"id": "integer"}), "is not a type for 'id'"),
     ],
 )
 def test_arguments_that_make_no_table_are_refused_at_once(arguments: Any, message: str) -> None:

@@ -110,7 +110,7 @@ def test_brackets_within_texts_hide_no_level_and_add_none(before: str, after: st
 
 def test_a_marker_that_is_nested_too_deeply_is_damaged() -> None:
     data = b"[" * 100_000
-    with pytest.raises(ConnectorError, match="no marker"):
+    with pytest.raises(ConnectorError, match="is not a marker"):
         kafka_marker(data, "markers", "localhost")
-    with pytest.raises(ConnectorError, match="no marker"):
+    with pytest.raises(ConnectorError, match="is not a marker"):
         NatsMarker.parsed(data, 1, "stream")

@@ -52,12 +52,12 @@ def test_names_are_those_that_spark_gives() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", "'' there would be read as no value"),
-        ("__HIVE_DEFAULT_PARTITION__", "would be read as no value"),
+        ("", "'' there would be read as None"),
+        ("__HIVE_DEFAULT_PARTITION__", "would be read as None"),
         (1.5, "of type float has no name there"),
         (b"x", "of type bytes has no name"),
         ("x" * 254, "has 256 bytes, and the name of a directory at most 255"),
-        ("\ud800", "is no Unicode"),
+        ("\ud800", "is not valid Unicode"),
     ],
 )
 def test_a_value_that_would_come_back_as_another_is_refused(value: Any, message: str) -> None:
@@ -111,9 +111,9 @@ def test_records_of_json_lines_need_the_fields_that_divide_them(tmp_path: Path) 
     assert path.read_text() == '{"user":"ada"}\n'
     writer = open_writer(sink, 1, lineage="another")
     for record, message in (
-        ({"user": "bob"}, "it has no country, which divides the output"),
-        (["FR", "bob"], "it has no fields to divide output by"),
-        ({"country": ["FR"]}, r"names no directory: .*unhashable type"),
+        ({"user": "bob"}, "it has no country, by which the output is partitioned"),
+        (["FR", "bob"], "it has no fields to partition by"),
+        ({"country": ["FR"]}, r"name a directory: .*unhashable type"),
     ):
         with pytest.raises(ConnectorError, match=message):
             writer.write([record])
@@ -159,7 +159,7 @@ def test_what_does_not_fit_a_column_that_divides_is_refused_by_its_type(tmp_path
     [
         ({"partition_by": ["a", "b"]}, "expected some of the columns a, b, not all"),
         ({"partition_by": "c"}, "expected some of the columns a, b"),
-        ({"partition_by": ["a", "a"]}, "one is named twice"),
+        ({"partition_by": ["a", "a"]}, "a name appears twice"),
         ({"partitions_max": 0}, "partitions_max=0: expected a whole number from 1 on"),
         ({"roll_bytes": 1000}, "roll_bytes=1000: expected a whole number of bytes from 1,048,576 on"),
         ({"roll_bytes": 1e9}, "roll_bytes"),

@@ -186,7 +186,7 @@ def _has_time(value: Any) -> bool:
 def _check_inner(arrow: Any, values: list[Any], field: Any) -> None:
     """Check the values of a field within another one; pyarrow finds a missing one only when it writes."""
     if not field.nullable and any(value is None for value in values):
-        raise ValueError(f"field {field.name!r} takes no None")
+        raise ValueError(f"field {field.name!r} does not accept None")
     check_values(arrow, values, field.type)
 
 

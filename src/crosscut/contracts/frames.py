@@ -154,7 +154,7 @@ class RowColumns:
             except (ValueError, TypeError, OverflowError) as error:
                 raise ValueError(f"column {column.name!r}: {error}") from error
             if not column.nullable and array.null_count:
-                raise ValueError(f"column {column.name!r} takes no None")
+                raise ValueError(f"column {column.name!r} does not accept None")
             arrays.append(array)
         return polars.from_arrow(arrow.Table.from_arrays(arrays, schema=self._arrow_schema))
 

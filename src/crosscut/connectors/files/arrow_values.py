@@ -50,7 +50,7 @@ class RowBatches:
         ]
         for field, array in zip(schema, arrays, strict=True):
             if not field.nullable and array.null_count:
-                raise ValueError(f"column {field.name!r} takes no None")
+                raise ValueError(f"column {field.name!r} does not accept None")
         return self._arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     def misfit(self, row: tuple[Any, ...], error: Exception) -> str:
@@ -101,7 +101,7 @@ def _type_of(arrow: Any, name: str, kind: Any) -> Any:
         except ValueError:
             pass
     raise ConnectorError(
-        f"schema: {kind!r} is no type for {name!r}; expected one such as 'int64', 'string' or "
+        f"schema: {kind!r} is not a type for {name!r}; expected one such as 'int64', 'string' or "
         f"'timestamp[us]', or give a pyarrow.Schema"
     )
 

@@ -139,7 +139,7 @@ class CsvEncoder(FileEncoder):
             data = text.encode()
         except UnicodeEncodeError as error:
             raise ConnectorError(
-                f"CSV files in {self._sink.describe()}: text is no Unicode: {error}"
+                f"CSV files in {self._sink.describe()}: text is not valid Unicode: {error}"
             ) from error
         self._is_empty = False
         return data

@@ -367,8 +367,8 @@ class _CsvReader(SplitReader[dict[str, Any]]):
     def _refusal(self, offset: JSON, row: str, why: str) -> ConnectorError:
         path = self._lines.path
         return ConnectorError(
-            f"{path}: the row at byte {offset}, {shortened(row)}: {why}; mend the file, or set "
-            f"malformed='skip' or a function to go on without the row",
+            f"{path}: the row at byte {offset}, {shortened(row)}: {why}; correct the file, or set "
+            f"malformed='skip' or a function to skip the row",
             path=path,
             offset=offset,
             is_permanent=True,

@@ -116,10 +116,12 @@ class _Rows:
         if is_dataclass(record) and not isinstance(record, type):
             found = {field.name: getattr(record, field.name) for field in fields(record)}
         if not isinstance(found, dict):
-            raise _refused(record, self._directory, "it has no fields to divide output by")
+            raise _refused(record, self._directory, "it has no fields to partition by")
         if not found.keys() >= self._columns:
             missing = ", ".join(sorted(self._columns - found.keys()))
-            raise _refused(record, self._directory, f"it has no {missing}, which divides the output")
+            raise _refused(
+                record, self._directory, f"it has no {missing}, by which the output is partitioned"
+            )
         return found
 
     def rest(self, row: dict[str, Any]) -> dict[str, Any]:

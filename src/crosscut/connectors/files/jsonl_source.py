@@ -147,7 +147,7 @@ class _JsonLinesReader(SplitReader[Any]):
                 reason = died.sentence if died is not None else f"can't be read as JSON: {error}"
                 refusal = ConnectorError(
                     f"{self._lines.path}: the line at byte {offset}, {shortened(line)}, {reason}; correct "
-                    f"the file, or set malformed='skip' or a function to go on without it",
+                    f"the file, or set malformed='skip' or a function to skip the line",
                     path=self._lines.path,
                     offset=offset,
                     # A function of the user may need a service that is down.

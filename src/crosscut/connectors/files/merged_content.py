@@ -108,8 +108,8 @@ def _first_line(content: Iterator[bytes], path: Path) -> tuple[bytes, Iterator[b
         read += data
         if len(read) > LINE_BYTES_MAX:
             raise ConnectorError(
-                f"{path}: the first line is longer than {LINE_BYTES_MAX} bytes, so it is no header; take "
-                f"the file away",
+                f"{path}: the first line is longer than {LINE_BYTES_MAX} bytes, so it is not a header; "
+                f"move the file away",
                 path=str(path),
             )
     line, newline, rest = read.partition(b"\n")
@@ -177,7 +177,7 @@ def _tables(root: Path, paths: Sequence[str]) -> Iterator[Tables]:
             # A reader has taken it.
             continue
         except arrow.ArrowException as error:
-            raise ConnectorError(f"{root / path} is no Parquet: {error}", path=path) from error
+            raise ConnectorError(f"{root / path} is not a Parquet file: {error}", path=path) from error
         for known, _, others in kinds:
             if known.equals(schema, check_metadata=True):
                 others.append(path)

@@ -62,7 +62,7 @@ def _page(raw: Any, at: int, left: int) -> tuple[Page, int]:
             end = _struct(data, 0, found)
             unpacked, packed = found[_UNPACKED,], found[_PACKED,]
         except KeyError as error:
-            raise ValueError(f"the header of the page at byte {at} says no size") from error
+            raise ValueError(f"the header of the page at byte {at} has no size") from error
         except (IndexError, RecursionError) as error:
             if (
                 isinstance(error, IndexError)
@@ -143,4 +143,4 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise ValueError(f"byte {at} of the header of a page: a number without an end")
+            raise ValueError(f"byte {at} of the header of a page: an unterminated number")

@@ -139,7 +139,7 @@ class Division:
                 groups[values(row)].append(row)
         except TypeError as error:
             raise ConnectorError(
-                f"{self._location}: row {shortened(row)} has a value that names no directory: {error}",
+                f"{self._location}: row {shortened(row)} has a value that can't name a directory: {error}",
                 is_permanent=True,
             ) from error
         named = [one for group in groups.values() for one in self._named(group)]
@@ -214,7 +214,7 @@ def partition_name(columns: Sequence[str], values: Sequence[Any], location: str)
 def _text(column: str, value: Any, location: str) -> str:
     if type(value) not in _KINDS:
         raise ConnectorError(
-            f"{location} is divided by {column}, and {shortened(value)} of type {type(value).__name__} "
+            f"{location} is partitioned by {column}, and {shortened(value)} of type {type(value).__name__} "
             f"has no name there: expected None, bool, int, str or date; map it to a text",
             is_permanent=True,
         )
@@ -222,7 +222,7 @@ def _text(column: str, value: Any, location: str) -> str:
         return NO_VALUE
     if value in ("", NO_VALUE):
         raise ConnectorError(
-            f"{location} is divided by {column}, and {value!r} there would be read as no value: map it to "
+            f"{location} is partitioned by {column}, and {value!r} there would be read as None: map it to "
             f"None, or to another text",
             is_permanent=True,
         )
@@ -240,7 +240,7 @@ def _fitting(name: str, what: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError as error:
         raise ConnectorError(
-            f"{what}: {shortened(name)} is no Unicode: {error}", is_permanent=True
+            f"{what}: {shortened(name)} is not valid Unicode: {error}", is_permanent=True
         ) from error
     if size > _NAME_BYTES_MAX:
         raise ConnectorError(

@@ -29,7 +29,8 @@ def row_maker(
 
     def refused(record: Any, reason: str) -> ConnectorError:
         return ConnectorError(
-            f"record {shortened(record)} is no row of {what} with columns {', '.join(names)}: {reason}; set "
+            f"record {shortened(record)} is not a row of {what} with columns {', '.join(names)}: "
+            f"{reason}; set "
             f"row= to a function that returns one"
         )
 
@@ -67,7 +68,7 @@ def checked_columns(columns: object) -> tuple[str, ...]:
     if not found or not all(isinstance(one, str) and one and "\0" not in one for one in found):
         raise ConnectorError(f"columns={columns!r}: expected names, such as ['word', 'count']")
     if len(set(found)) < len(found):
-        raise ConnectorError(f"columns={columns!r}: one is named twice")
+        raise ConnectorError(f"columns={columns!r}: a name appears twice")
     return found
 
 

@@ -61,7 +61,8 @@ class TextFiles(FileSink):
         for record in records:
             if not isinstance(record, str) or "\n" in record or record.endswith("\r"):
                 raise ConnectorError(
-                    f"record {shortened(record)} is no line of text files in {self.describe()}: expected a "
+                    f"record {shortened(record)} is not a line for text files in {self.describe()}: "
+                    f"expected a "
                     f"str without a line end; map it to one before the sink",
                     is_permanent=True,
                 )
@@ -69,5 +70,5 @@ class TextFiles(FileSink):
             return ("\n".join(records) + "\n").encode()
         except UnicodeEncodeError as error:
             raise ConnectorError(
-                f"text files in {self.describe()}: a record is no Unicode: {error}", is_permanent=True
+                f"text files in {self.describe()}: a record is not valid Unicode: {error}", is_permanent=True
             ) from error

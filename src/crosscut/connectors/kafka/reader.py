@@ -442,7 +442,7 @@ class PartitionReader(SplitReader):
             reason = f"{error.sentence} (decode={called!r})"
         return ConnectorError(
             f"message {message.offset()} of partition {partition} of topic {topic!r} {reason}; set "
-            f"malformed='skip' or a function to go on without it",
+            f"malformed='skip' or a function to skip the message",
             topic=topic,
             # A function may need a service that is down.
             is_permanent=isinstance(decode, str | TypedJson) or isinstance(error, ProcessDiedError),

@@ -98,7 +98,7 @@ def table_of(name: object, columns: object, key: object) -> Table:
     elif isinstance(columns, Sequence) and not isinstance(columns, str):
         types = dict.fromkeys(columns, "")
         if len(types) < len(columns):
-            raise ConnectorError(f"columns={columns!r}: one is named twice")
+            raise ConnectorError(f"columns={columns!r}: a name appears twice")
     else:
         types = {}
     if not types or not all(isinstance(one, str) and one and "\0" not in one for one in types):
