@@ -71,6 +71,7 @@ from crosscut.protocol.snapshot.commit import Committer
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.splits import rescaling
 from crosscut.protocol.worker.lifecycle import WorkerEffect, WorkerLifecycle
+from crosscut.state import layers as layers_module
 from crosscut.state import parts as parts_module
 from crosscut.state import slot_parts as slot_parts_module
 from crosscut.state import slots as slots_module
@@ -336,8 +337,8 @@ def newest_changes_left_out_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 def changes_of_a_part_that_is_replaced_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(parts_module, "PARTS_MAX", 2)
-    plain, once = table_module._changed, slots_module._once
-    patch.setattr(table_module, "_changed", lambda layers, tails, base: iter(plain(layers, [], base)))
+    plain, once = table_module.newest_rows, slots_module._once
+    patch.setattr(table_module, "newest_rows", lambda layers, tails, base: iter(plain(layers, [], base)))
     patch.setattr(slots_module, "_once", lambda several, count: once(several[:1], count))
 
 
@@ -378,7 +379,7 @@ def changes_stored_since_a_checkpoint_that_never_was(patch: pytest.MonkeyPatch) 
 
 
 def frozen_value_changed_by_later_records(patch: pytest.MonkeyPatch) -> None:
-    for module in (table_module, slots_module):
+    for module in (layers_module, table_module, slots_module):
         patch.setattr(module, "owned_copy", lambda value: value)
 
 

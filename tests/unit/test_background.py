@@ -20,7 +20,7 @@ from crosscut.operators.stateless import Map
 from crosscut.protocol.messages import FailureCause, TaskFailed, WorkerMessage
 from crosscut.protocol.snapshots import Part
 from crosscut.state.keyed import KeyedState
-from crosscut.state.table import ROWS_PER_BLOCK
+from crosscut.state.layers import ROWS_PER_BLOCK
 from crosscut.worker import background
 from crosscut.worker.background import Threads
 from crosscut.worker.local_state_cache import LocalStateCache

@@ -23,9 +23,9 @@ from crosscut.state.encoding import (
     owned_copy,
 )
 from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.layers import ROWS_PER_BLOCK
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PARTS_MAX, PartChain, kept, merged_count
-from crosscut.state.table import ROWS_PER_BLOCK
 
 NONE, N1, N2, N3, N4 = map(CheckpointId, range(5))
 

@@ -9,10 +9,11 @@ from crosscut.errors import StateError, invariant
 from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import MAGIC, Block, Extent, NewKeys, SlotRows, decode_part, encode_block
 from crosscut.state.field_names import FieldNames
+from crosscut.state.layers import ROWS_PER_BLOCK, Layer
 from crosscut.state.named import NamedTable
 from crosscut.state.parts import PartChain
 from crosscut.state.slots import SlotTable
-from crosscut.state.table import ROWS_PER_BLOCK, Layer, Table
+from crosscut.state.table import Table
 
 MAIN = ""
 """The table of operators that have one."""

@@ -36,10 +36,11 @@ from crosscut.state.encoding import (
     take_in_keys,
     unstorable,
 )
+from crosscut.state.layers import Layer, can_be_changed
 from crosscut.state.memory import SLOT_BYTES, Held
 from crosscut.state.slot_changes import Changes, Past, values_at
 from crosscut.state.slot_parts import Choice, SlotPart, SlotParts, choose
-from crosscut.state.table import Layer, Table, can_be_changed
+from crosscut.state.table import Table
 
 SLOTS_PER_BLOCK = 1_000
 """Rows that are encoded or forgotten in one step."""

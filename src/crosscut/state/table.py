@@ -17,65 +17,29 @@ has changed: so a new part can replace several old ones, without reading them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from itertools import chain, filterfalse, islice, repeat
-from typing import Any, NamedTuple, Protocol
+from itertools import filterfalse, islice, repeat
+from typing import Any, NamedTuple
 
 from crosscut.foundation.ids import CheckpointId
 from crosscut.state.encoding import ATOMIC, DELETED, encode_block, owned_copy, take_in, update
 from crosscut.state.expiry import Expiry, ExpiryInMemory
 from crosscut.state.given_keys import PLAIN, all_plain, is_plain, key_in
+from crosscut.state.layers import (
+    ABSENT,
+    ROWS_PER_BLOCK,
+    Layer,
+    bring_up,
+    can_be_changed,
+    newest_rows,
+    row_blocks,
+)
 from crosscut.state.memory import Held, layers_held, layers_sample
 from crosscut.state.written import Written, WrittenParts
 
-_ABSENT: Any = object()
 _NONE = CheckpointId(0)
-_WITHOUT_VALUE = frozenset({type(_ABSENT), type(DELETED)})
 
 FETCHES_LEFT_OUT = 64
 """When most keys of a batch have no value, those of so many further ones are not looked for at once."""
-
-ROWS_PER_BLOCK = 1_000
-"""Rows that are encoded or merged in one step: well below a millisecond for small values."""
-
-
-class Rows(Protocol):
-    """The next below a layer: an older one, or all that is older."""
-
-    def get(self, key: Any, default: Any, /) -> Any:
-        """Return the value of `key`, or `default`."""
-
-
-class Layer(dict[Any, Any]):
-    """What changed since the last barrier. Looking a key up brings its value here first.
-
-    Attributes:
-        below: The older layers, newest first, the base last.
-        growth: How many more keys have a value with this layer than without it.
-        has_deleted: Whether values were taken away.
-    """
-
-    __slots__ = ("below", "growth", "has_deleted", "initial")
-
-    def __init__(self, initial: Callable[[], Any], below: tuple[Rows, ...]) -> None:
-        super().__init__()
-        self.initial = initial
-        self.below = below
-        self.growth = 0
-        self.has_deleted = False
-
-    def __missing__(self, key: Any) -> Any:
-        for layer in self.below:
-            value = layer.get(key, _ABSENT)
-            if value is not _ABSENT:
-                if value is DELETED:
-                    break
-                if type(value) not in ATOMIC:
-                    value = owned_copy(value)
-                self[key] = value
-                return value
-        self.growth += 1
-        value = self[key] = self.initial()
-        return value
 
 
 class _Plan(NamedTuple):
@@ -114,7 +78,7 @@ class Table:
         self._planned: dict[CheckpointId, _Plan] = {}
         self.values = Layer(initial, (self._base,))
         # A key that is known to have a value: most are put right after they were read.
-        self._present: Any = _ABSENT
+        self._present: Any = ABSENT
         # How many keys the last batch had, and the newest layer before it.
         self._fetched_count = self._fetched_at = 0
         self._left_out = 0
@@ -174,9 +138,9 @@ class Table:
             others = list(filterfalse(layer.__contains__, missing))
             if len(others) < len(missing):
                 hits = list(filter(layer.__contains__, missing))
-                _bring_up(into, hits, list(map(layer.get, hits)))
+                bring_up(into, hits, list(map(layer.get, hits)))
             missing = others
-        _bring_up(into, missing, list(map(self._base.get, missing, repeat(_ABSENT))))
+        bring_up(into, missing, list(map(self._base.get, missing, repeat(ABSENT))))
         if 2 * (len(into) - before) < wanted:
             self._left_out = FETCHES_LEFT_OUT
 
@@ -185,7 +149,7 @@ class Table:
         for row in rows:
             if row not in self.values:
                 value = self._below(row)
-                if value is not _ABSENT and value is not DELETED:
+                if value is not ABSENT and value is not DELETED:
                     self.values[self._given(row)] = owned_copy(value)
 
     def _is_unusual(self, key: Any) -> bool:
@@ -212,10 +176,10 @@ class Table:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, which may be changed in place, or `default` if it has none."""
-        value = self.values.get(key, _ABSENT)
-        if value is _ABSENT:
+        value = self.values.get(key, ABSENT)
+        if value is ABSENT:
             value = self._below(key)
-            if value is _ABSENT or value is DELETED:
+            if value is ABSENT or value is DELETED:
                 return default
             if (self._has_unusual or type(key) not in PLAIN) and self._is_unusual(key):
                 # Also if it can't be changed: the caller may set another one in the newest layer.
@@ -235,10 +199,10 @@ class Table:
         What `get` gives is the one that the next change is made to: a process that yields it, and is called
         again with the next record of the same batch, would change what it has said.
         """
-        value = self.values.get(key, _ABSENT)
-        if value is _ABSENT:
+        value = self.values.get(key, ABSENT)
+        if value is ABSENT:
             value = self._below(key)
-            if value is _ABSENT or value is DELETED:
+            if value is ABSENT or value is DELETED:
                 return default
             if (self._has_unusual or type(key) not in PLAIN) and self._is_unusual(key):
                 # The newest layer has yet to get the row's own key.
@@ -272,28 +236,28 @@ class Table:
 
     def delete(self, key: Any) -> None:
         """Take the value of `key` away, if it has one."""
-        value = self.values.get(key, _ABSENT)
-        if value is _ABSENT:
+        value = self.values.get(key, ABSENT)
+        if value is ABSENT:
             value = self._below(key)
-            if value is not _ABSENT and (self._has_unusual or type(key) not in PLAIN):
+            if value is not ABSENT and (self._has_unusual or type(key) not in PLAIN):
                 # The newest layer notes the deletion under this key: a new row must not take it for its own.
                 self._is_unusual(key)
-        if value is _ABSENT or value is DELETED:
+        if value is ABSENT or value is DELETED:
             return
         self.values.growth -= 1
         self.values.has_deleted = True
         self.values[key] = DELETED
-        self._present = _ABSENT
+        self._present = ABSENT
         self._row_went(key)
         if self._recorded is not None:
             self._recorded[key] = None
 
     def has(self, key: Any) -> bool:
         """Tell whether `key` has a value."""
-        value = self.values.get(key, _ABSENT)
-        if value is _ABSENT:
+        value = self.values.get(key, ABSENT)
+        if value is ABSENT:
             value = self._below(key)
-        return value is not _ABSENT and value is not DELETED
+        return value is not ABSENT and value is not DELETED
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield every (key, value) once; no value may change meanwhile, but `complete` may go on."""
@@ -309,8 +273,8 @@ class Table:
 
     def peek(self, key: Any) -> Any:
         """Return the value of a key that has one, to be looked at only: it may belong to a checkpoint."""
-        value = self.values.get(key, _ABSENT)
-        return self._below(key) if value is _ABSENT else value
+        value = self.values.get(key, ABSENT)
+        return self._below(key) if value is ABSENT else value
 
     # Changes, for a log: see `KeyedState.changes`.
 
@@ -336,12 +300,12 @@ class Table:
         if not self._recorded:
             return [], []
         rows = list(self._recorded)
-        values = list(map(self.values.get, rows, repeat(_ABSENT)))
+        values = list(map(self.values.get, rows, repeat(ABSENT)))
         # By type: values may have an == of their own.
-        if type(_ABSENT) in map(type, values):
+        if type(ABSENT) in map(type, values):
             # They were frozen since, or are on disk.
             self.fetch(rows)
-            values = [DELETED if (value := self.peek(row)) is _ABSENT else value for row in rows]
+            values = [DELETED if (value := self.peek(row)) is ABSENT else value for row in rows]
         if self._are_unusual(rows):
             # A row may have been removed, and made again with another key that is equal.
             rows = [
@@ -440,14 +404,14 @@ class Table:
             if checkpoint_id not in self._planned or self._planned[checkpoint_id].since != since:
                 self.plan_part(checkpoint_id, since, self._parts.completed)
             plan = self._planned.pop(checkpoint_id)
-            for keys, values in _changed(plan.layers, plan.tails, self._base):
+            for keys, values in newest_rows(plan.layers, plan.tails, self._base):
                 written += keys
                 yield keys, values
         else:
             # The base as it is, and what is newer after it: to look a key up takes longer than to write it.
-            yield from _blocks(self._base)
+            yield from row_blocks(self._base)
             layers = [layer for n, layer in reversed(self._frozen) if n <= checkpoint_id]
-            yield from _changed(layers, [], self._base)
+            yield from newest_rows(layers, [], self._base)
         self._parts.add(Written(checkpoint_id, since, written))
 
     def blocks(
@@ -543,14 +507,14 @@ class Table:
 
     def _below(self, key: Any) -> Any:
         for layer in self.values.below:
-            value = layer.get(key, _ABSENT)
-            if value is not _ABSENT:
+            value = layer.get(key, ABSENT)
+            if value is not ABSENT:
                 return value
-        return _ABSENT
+        return ABSENT
 
     def _begin_layer(self) -> None:
         # After a roll-back another set of keys has values.
-        self._present = _ABSENT
+        self._present = ABSENT
         self._fetched_at = 0
         self.values.below = ()
         self.values = Layer(self.initial, ())
@@ -558,66 +522,3 @@ class Table:
 
     def _link_layers(self) -> None:
         self.values.below = (*(layer for _, layer in reversed(self._frozen)), self._base)
-
-
-def can_be_changed(values: Sequence[Any]) -> bool:
-    """Return whether user code could change some of `values` in place; they are looked at together."""
-    kinds = set(map(type, values))
-    if kinds <= ATOMIC:
-        return False
-    return kinds != {tuple} or not ATOMIC.issuperset(map(type, chain.from_iterable(values)))
-
-
-def _bring_up(into: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
-    """Set the values of keys that have one, as the owner of `into` may change them."""
-    if can_be_changed(values):
-        if not _WITHOUT_VALUE.isdisjoint(map(type, values)):
-            keys, values = _present(keys, values)
-        if can_be_changed(values):
-            try:
-                values = list(map(owned_copy, values))
-            except Exception:  # noqa: BLE001 - raised when the value is asked for, with its key
-                return
-    into.update(zip(keys, values, strict=True))
-
-
-def _present(keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return those that have a value."""
-    found = [
-        (key, value)
-        for key, value in zip(keys, values, strict=True)
-        if value is not _ABSENT and value is not DELETED
-    ]
-    return [key for key, _ in found], [value for _, value in found]
-
-
-def _changed(
-    layers: Sequence[dict[Any, Any]], tails: Sequence[Sequence[Any]], base: dict[Any, Any]
-) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Yield the newest row of each key of `layers` and `tails`, those deleted too.
-
-    Args:
-        tails: Keys whose changes are in the base.
-    """
-    if len(layers) == 1 and not tails:
-        yield from _blocks(layers[0])
-        return
-    seen: set[Any] = set()
-    for layer in layers:
-        for some, _ in _blocks(layer):
-            if keys := list(filterfalse(seen.__contains__, some)):
-                seen.update(keys)
-                yield keys, list(map(layer.get, keys))
-    for tail in tails:
-        for first in range(0, len(tail), ROWS_PER_BLOCK):
-            # Once each, in order: a tail that was loaded may name a key twice.
-            some = list(dict.fromkeys(tail[first : first + ROWS_PER_BLOCK]))
-            if keys := list(filterfalse(seen.__contains__, some)):
-                seen.update(keys)
-                yield keys, list(map(base.get, keys, repeat(DELETED)))
-
-
-def _blocks(layer: dict[Any, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-    keys, values = iter(layer), iter(layer.values())
-    while block := list(islice(keys, ROWS_PER_BLOCK)):
-        yield block, list(islice(values, ROWS_PER_BLOCK))

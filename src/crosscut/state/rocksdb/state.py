@@ -20,6 +20,7 @@ from crosscut.foundation.ids import CheckpointId
 from crosscut.protocol.snapshots import Part
 from crosscut.state.encoding import Block
 from crosscut.state.keyed import MAIN, KeyedState
+from crosscut.state.layers import ROWS_PER_BLOCK
 from crosscut.state.named import NamedTable
 from crosscut.state.rocksdb.database import Database, Options, copied, removed, small_files
 from crosscut.state.rocksdb.head import Head, ReadPart, decoded_head, is_head, unpack
@@ -32,7 +33,6 @@ from crosscut.state.rocksdb.table import (
     StoredRows,
 )
 from crosscut.state.rocksdb.timers import RocksTimerTable, StoredTimers
-from crosscut.state.table import ROWS_PER_BLOCK
 from crosscut.state.timers import TimerTable
 
 if TYPE_CHECKING:

@@ -21,11 +21,12 @@ from crosscut.state.encoding import DELETED, loaded, owned_copy, unstorable
 from crosscut.state.expiry import ExpiryByScan
 from crosscut.state.field_names import REFERENCE
 from crosscut.state.given_keys import PLAIN, all_plain, is_plain, key_in
+from crosscut.state.layers import Layer
 from crosscut.state.memory import Held
 from crosscut.state.named import NamedTable, in_order
 from crosscut.state.rocksdb.database import Database
 from crosscut.state.rocksdb.rows import HEAD_BYTES, RowIds, has_row, some_have_rows, with_row
-from crosscut.state.table import Layer, Table
+from crosscut.state.table import Table
 
 ROWS_PER_STEP = 250
 """Rows that are written in one step: about a millisecond."""
