@@ -76,7 +76,7 @@ FOUND = {
 """What worlds in which splits come are for, in `test_dynamic_sources`."""
 
 LOGGED = {"message: UnitFinished", "drop: end of a worker without a log"}
-"""What worlds whose workers have logs are for, in `test_simulator_logged`, and what no worker does without."""
+"""What worlds whose workers have logs are for, in `test_simulator_logged`."""
 
 RARE = {"drop: failed after abort", *MADE_FOR, *ALIGNED, *FOUND, *LOGGED}
 """The same, and what scenarios and unit tests show on purpose."""

@@ -111,6 +111,8 @@ class UnitTasks:
         self._visible: dict[TaskId, CheckpointId] = {}
         self._restored = CheckpointId(0)
         self._committing: LogIndex | None = None
+        # The newest commit number that the sinks were told to commit, with all before it.
+        self._authorised = CheckpointId(0)
 
     def begin(self, pool: TaskPool, restored: RestoreUnit, sections: RestoredUnit) -> None:
         """The tasks are in `pool`, restored: go on as a unit. All output in the log is visible.
@@ -336,10 +338,13 @@ class UnitTasks:
             self._runner.handle(UnitCommitted(effect.index))
             return
         self._committing = effect.index
-        if self._pool is not None:
+        # All that the log holds by now: a sink that is slower than groups are commits several at a time.
+        newest = commit_number(self._unit.newest_owed)
+        if newest > self._authorised and self._pool is not None:
+            self._authorised = newest
             for runner in self._pool.runners:
                 if runner.task.task_id in self._visible:
-                    runner.post(lambda task: task.transactions.handle(CommitAuthorised(number)))
+                    runner.post(lambda task: task.transactions.handle(CommitAuthorised(newest)))
         self._note_committed()
 
     def _note_committed(self) -> None:

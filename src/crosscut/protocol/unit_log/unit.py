@@ -162,6 +162,11 @@ class Unit:
         return self._log.next
 
     @property
+    def newest_owed(self) -> LogIndex:
+        """The newest group in the log whose sink transaction is owed; all before it are in the log, too."""
+        return max(self._owed)
+
+    @property
     def is_settled(self) -> bool:
         """Whether no append is under way, and no sink transaction is owed."""
         return self.can_end_group and not self._owed
