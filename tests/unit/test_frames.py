@@ -142,6 +142,14 @@ def test_a_schema_that_is_none_is_refused(schema: Any, said: str) -> None:
         source(cc.Flow("shop")).frame(schema)
 
 
+def test_a_polars_that_can_not_tell_what_an_expression_looks_at_is_too_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(type(pl.lit(1).meta), "is_row_separable")
+    with pytest.raises(FlowError, match=r"need Polars 2\.0 or newer.*found \d"):
+        frame()
+
+
 def test_types_are_those_of_polars_and_arrow_and_their_names() -> None:
     found = frame({"a": "int32", "b": pl.Int64, "c": arrow.string(), "d": pl.Datetime("us", "UTC")}).schema
     assert found == {"a": pl.Int32, "b": pl.Int64, "c": pl.String, "d": pl.Datetime("us", "UTC")}

@@ -68,6 +68,11 @@ def schemas(given: Any) -> tuple[Any, Any]:
         FlowError: A library is missing, or it describes no schema.
     """
     polars, arrow = _libraries()
+    if not hasattr(polars.lit(1).meta, "is_row_separable"):
+        raise FlowError(
+            f"frames need Polars 2.0 or newer, which says of an expression whether it looks at other rows; "
+            f"found {polars.__version__}: pip install -U 'polars>=2', on the workers too"
+        )
     if isinstance(given, arrow.Schema):
         arrow_schema = given
     elif isinstance(given, Mapping):

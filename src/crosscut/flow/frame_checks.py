@@ -118,7 +118,7 @@ def _parts(given: Any) -> Iterator[Any]:
 def _looks_around(part: Any) -> bool:
     try:
         return not part.meta.is_literal() and not part.meta.is_row_separable()
-    except Exception:  # noqa: BLE001 - Polars raises its own for what it can't tell, and older ones can't
+    except Exception:  # noqa: BLE001 - Polars raises its own for what it can't tell
         return False
 
 
