@@ -22,7 +22,7 @@ from crosscut.contracts.engines import (
     engine_of,
 )
 from crosscut.contracts.settings import Restart, Settings
-from crosscut.contracts.snapshot_protocols import Aligned
+from crosscut.contracts.snapshot_protocols import Aligned, Logged
 from crosscut.errors import SettingsError, invariant
 from crosscut.foundation.durations import Duration, duration_ms
 
@@ -191,7 +191,7 @@ def _click_type(setting: _Setting) -> click.ParamType[Any]:
         return click.Choice(get_args(kind))
     if kind == str | os.PathLike[str] | None:
         return DIRECTORY
-    texts = (str, str | None, str | Aligned)
+    texts = (str, str | None, str | Aligned | Logged)
     invariant(kind in texts, f"setting {setting.name} of type {kind} has no option type")
     return click.STRING
 
