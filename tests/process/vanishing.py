@@ -22,7 +22,7 @@ SPARK_NOTICES_NOTHING = {"spark.network.timeout": "3600s", "spark.executor.heart
 def numbered_in(directory: Path) -> NumberedJob:
     settings = {
         "heartbeat_timeout": "10s",
-        "start_timeout": "30s",
+        "start_timeout": DEADLINE_S,
         "restart": cc.Restart(failures=20),
         "shared": True,
     }
