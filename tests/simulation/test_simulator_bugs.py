@@ -82,7 +82,7 @@ from crosscut.state.table import Table
 from crosscut.store import checkpoint_store
 from crosscut.store.checkpoint_store import CheckpointStore
 from crosscut.store.log import StoredLog
-from crosscut.task import channel_log, rerouting
+from crosscut.task import channel_log, edge_outputs, rerouting
 from crosscut.task import task as task_module
 from crosscut.task.captures import Captures
 from crosscut.task.chain import Chain
@@ -735,7 +735,7 @@ def channel_called_by_the_place_of_its_edge(patch: pytest.MonkeyPatch) -> None:
         return tuple(one for edge in edges for one in placed(graph, edge, entering(graph, task, [edge])))
 
     patch.setattr(channels, "leaving", leaving_placed)
-    patch.setattr(deployment, "leaving", leaving_placed)
+    patch.setattr(edge_outputs, "leaving", leaving_placed)
     patch.setattr(channels, "_entering", entering_placed)
 
 
