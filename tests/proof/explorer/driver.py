@@ -30,7 +30,7 @@ from crosscut.protocol.messages import (
 )
 
 FAILURES_MAX = 100
-EXPLORED_TIMERS = frozenset({"trigger", "checkpoint-timeout", "retry-append"})
+EXPLORED_TIMERS = frozenset({"trigger", "pause", "checkpoint-timeout", "retry-append"})
 """The others limit phases that the explored world doesn't let last."""
 
 NO_DIFFERENCE = (do.CloseLink, do.ReplaceWorker)
