@@ -57,6 +57,6 @@ def test_a_url_that_stands_in_the_environment_shows_itself_nowhere(monkeypatch: 
     with pytest.raises(ConnectorError, match="HOOK is not set"):
         sink.check()
     monkeypatch.setenv("HOOK", "very-secret")
-    with pytest.raises(ConnectorError, match="holds no URL") as caught:
+    with pytest.raises(ConnectorError, match="does not contain an HTTP URL") as caught:
         sink.check()
     assert "very-secret" not in str(caught.value)
