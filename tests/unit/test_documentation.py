@@ -186,3 +186,22 @@ def test_every_decision_has_the_four_parts_on_one_page(record: str) -> None:
 
 def test_the_changelog_has_this_version() -> None:
     assert f"\n## {cc.__version__}\n" in text_of("CHANGELOG.md")
+
+
+GENERATED = ("docs/protocol.md", "docs/generated-flows.md")
+"""What is generated in them stands in one line."""
+
+
+def test_lines_of_prose_wrap_at_100() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
+    long = []
+    for page in pages:
+        name = page.relative_to(ROOT).as_posix()
+        is_code = False
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                is_code = not is_code
+            is_prose = not is_code and not line.startswith("    ") and line.lstrip()[:1] not in tuple("|#!<")
+            if name not in GENERATED and is_prose and len(line) > 100 and len(line.split(" ")) > 3:
+                long.append(f"{name}:{number}")
+    assert long == []
