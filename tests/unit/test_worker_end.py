@@ -51,10 +51,14 @@ async def connected(*_: Any) -> None:
     """Nobody is there."""
 
 
-def worker_of(said: list[str], is_orphaned: Callable[[], bool] = lambda: False) -> Worker:
+def worker_of(
+    said: list[str],
+    is_orphaned: Callable[[], bool] = lambda: False,
+    watch: Callable[[float | None], None] = lambda timeout_s: None,
+) -> Worker:
     nothing: Any = lambda *_: SimpleNamespace(close=lambda: None)  # noqa: E731
     process: Any = SimpleNamespace(
-        pid=1, is_orphaned=is_orphaned, watch=nothing, tidy=nothing, processor_ns=time.process_time_ns
+        pid=1, is_orphaned=is_orphaned, watch=watch, tidy=nothing, processor_ns=time.process_time_ns
     )
     graph = JobGraph("flow", (Vertex("first", ()),), (), 1, 8, "")
     store: Any = None
@@ -118,3 +122,28 @@ def test_state_is_closed_after_the_calls_of_an_epoch_that_is_being_ended(
 
     monkeypatch.setattr(worker_module, "connect", connected)
     assert asyncio.run(scenario()) == ["calls are over", "state is closed"]
+
+
+def test_a_heartbeat_while_the_last_epoch_halts_does_not_arm_the_watch_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark runs something else in the process afterwards, which would be killed for not ending the watch."""
+    watched: list[float | None] = []
+
+    async def scenario() -> None:
+        worker = worker_of([], watch=watched.append)
+        pool: Any = Pool([])
+        worker._pool = pool
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(0)
+        worker._receive(ShutDown("the job is over"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert watched == [10.0, None]
+        worker._beat()
+        pool.are_over.set()
+        await running
+
+    monkeypatch.setattr(worker_module, "connect", connected)
+    asyncio.run(scenario())
+    assert watched == [10.0, None]
