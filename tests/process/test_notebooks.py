@@ -155,6 +155,13 @@ def use(notebook: Notebook, directory: Path) -> None:
         "n = job.checkpoints()[-1].checkpoint_id\nuntil(lambda: job.checkpoints()[-1].checkpoint_id > n)"
     )
 
+    # The cell that has started it is run again.
+    replaced = notebook.run("before = job\njob = defined().start(settings)\nprint(before.status, job.status)")
+    texts = "".join(one.text for one in replaced.outputs if one.output_type == "stream")
+    assert "it is stopped with a last checkpoint, from which the new one resumes" in texts
+    assert "stopped " in texts
+    notebook.run("until(lambda: job.checkpoints() and job.values('highest', 'seen'))")
+
     assert notebook.text(STOPPED) == "stopped\n"
     until_shown(notebook, shown, "stopped")
 

@@ -318,8 +318,8 @@ class Worker:
         self._end(WorkersError(f"worker {self._index} has lost the coordinator: {reason}"))
 
     def _beat(self) -> None:
-        # Tasks of the last epoch may still be halting: the watch must not be armed again, since Spark reuses the
-        # process.
+        # Tasks of the last epoch may still be halting: the watch must not be armed again, since Spark reuses
+        # the process.
         if not self._over.done():
             self._unless_it_raises(self._beat_once)
 

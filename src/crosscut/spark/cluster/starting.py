@@ -32,6 +32,7 @@ from crosscut.spark.cluster.checks import (
 from crosscut.spark.cluster.finished import status_if_finished
 from crosscut.spark.cluster.job import Job
 from crosscut.spark.cluster.job_views import JobActions, Seeing
+from crosscut.spark.cluster.notebook_jobs import note_start, stop_earlier
 from crosscut.spark.cluster.partitions import with_partitions
 from crosscut.spark.cluster.placing import directories_to_share, placed
 from crosscut.spark.cluster.slots import Holding
@@ -55,6 +56,7 @@ def start_job(flow: Program, settings: Settings, spark: Any, graph: JobGraph | N
         # Said before Spark starts, which takes some seconds.
         check_batches(graph)
     checkpoint_dir = settings.store_of(flow.name)
+    stop_earlier(flow.name, checkpoint_dir)
     run = RunningJob(flow.name, graph, checkpoint_dir, shown_settings(settings))
     job = Job(flow.name, checkpoint_dir, run)
     # Asked here as well as by the coordinator, which decides: it takes Spark some seconds to start.
@@ -144,7 +146,7 @@ def _begin(
     seeing = Seeing(
         flow.name, run.metrics, lambda: job.status, JobActions(job), job.checkpoint_dir, settings, context
     )
-    return job.begin(
+    job.begin(
         RunContext(
             cluster,
             spec,
@@ -157,6 +159,8 @@ def _begin(
         seeing,
         holding.release,
     )
+    note_start(job)
+    return job
 
 
 def _check_connectors(graph: JobGraph) -> None:
