@@ -117,6 +117,7 @@ class Picture:
     Attributes:
         bring: Makes the page show it.
         shows: What must then be within it, as selectors.
+        is_dark: It is taken as a browser shows it that prefers dark colours.
     """
 
     name: str
@@ -124,10 +125,12 @@ class Picture:
     height: int
     bring: Callable[[Any], None]
     shows: tuple[str, ...]
+    is_dark: bool = False
 
     def take(self, page: Any, directory: Path) -> None:
         """Take it, into `directory`."""
         page.set_viewport_size({"width": self.width, "height": self.height})
+        page.emulate_media(color_scheme="dark" if self.is_dark else "light")
         page.evaluate("scrollTo(0, 0)")
         self.bring(page)
         for selector in self.shows:
@@ -146,6 +149,14 @@ class Picture:
 
 PICTURES = (
     Picture("page.png", 1_200, 900, lambda page: None, ("#name", "#graph .bottleneck", "#plots polyline")),
+    Picture(
+        "page-dark.png",
+        1_200,
+        900,
+        lambda page: None,
+        ("#name", "#graph .bottleneck", "#plots polyline"),
+        True,
+    ),
     Picture("page-barrier.png", 1_200, 560, _barrier, ("#way h3", "#moment", "#checkpoints tbody tr")),
     Picture("page-failover.png", 1_200, 380, _errors, ("#errors summary", "#errors pre")),
     Picture("page-narrow.png", 390, 780, _narrow, ("#name", "#facts")),
