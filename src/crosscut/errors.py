@@ -307,8 +307,10 @@ class WorkersError(CrosscutError):
 
     @property
     def is_transient(self) -> bool:
-        """True: others may free slots."""
-        return True
+        """True: others may free slots. False for a Spark whose JVM ends at its start."""
+        if (before := self._was_transient_before()) is not None:
+            return before
+        return bool(self.ids.get("may_pass", True))
 
 
 class CheckpointError(CrosscutError):

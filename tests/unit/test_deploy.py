@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import crosscut
-from crosscut.cli.exit_codes import FENCED, HOPELESS, INTERRUPTED, MAY_PASS, REFUSED
+from crosscut.cli.exit_codes import FENCED, HOPELESS, INTERRUPTED, MAY_PASS, REFUSED, STOPPED_SHORT
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -148,7 +148,7 @@ def test_the_unit_starts_a_job_again_only_after_what_may_pass() -> None:
     service = unit()["Service"]
     prevented = {int(code) for code in service["RestartPreventExitStatus"].split()}
     assert service["Restart"] == "on-failure"
-    assert prevented == {REFUSED, FENCED, HOPELESS, INTERRUPTED} and not prevented & MAY_PASS
+    assert prevented == {REFUSED, FENCED, HOPELESS, STOPPED_SHORT, INTERRUPTED} and not prevented & MAY_PASS
     assert service["KillMode"] == "mixed", "a SIGTERM to the workers would prevent the last checkpoint"
 
 

@@ -18,6 +18,7 @@ from crosscut.cli.keeping import keep
 from crosscut.errors import CrosscutError
 from crosscut.net.causes import failure_cause
 from crosscut.protocol.effects import EndJob
+from crosscut.protocol.job.restarts import GiveUp
 from crosscut.protocol.messages import FailureCause
 from crosscut.spark.cluster.endings import failure_of
 
@@ -53,6 +54,17 @@ def test_a_job_that_could_not_start_may_start_later_or_needs_a_change(
         (FailureCause("WorkerLost", "w", is_transient=True), FAILED),
         (FailureCause("CheckpointsFailed", "c", is_transient=True), FAILED),
         (FailureCause("WorkersError", "m", is_final=True, is_transient=True), FAILED),
+        # As the coordinator says it of a log whose store does not answer.
+        (FailureCause("StoreError", "the job log can't be written: no answer", is_transient=True), STORE),
+        # A client that is no OSError, for as long as the restart strategy lasts.
+        (
+            GiveUp(FailureCause("OperationalError", "o", operator="map"), "100 failures", "", True).shown,
+            FAILED,
+        ),
+        (
+            GiveUp(FailureCause("OperationalError", "o", operator="map"), "the same record failed").shown,
+            HOPELESS,
+        ),
         (failure_cause(caused(errors.StoreError("away"), ConnectionError())), STORE),
         (FailureCause("StoreError", "damaged", is_final=True), HOPELESS),
         (failure_cause(errors.HistoryError("h")), HOPELESS),
@@ -63,6 +75,15 @@ def test_a_job_that_could_not_start_may_start_later_or_needs_a_change(
 )
 def test_a_failed_job_says_whether_another_start_may_help(cause: FailureCause, code: int) -> None:
     assert exit_code(failure_of("job", EndJob("failed", cause), None)) == code
+
+
+def test_the_error_of_a_start_is_as_transient_as_its_cause() -> None:
+    """`flow.start` raises the cause, which was made of text."""
+    cause = FailureCause("StoreError", "the job log can't be written: no answer", is_transient=True)
+    error = failure_of("job", EndJob("failed", cause), None).__cause__
+    assert isinstance(error, errors.StoreError) and exit_code(error) == STORE
+    refused = failure_of("job", EndJob("failed", FailureCause("StoreError", "m")), None).__cause__
+    assert isinstance(refused, errors.StoreError) and exit_code(refused) == REFUSED
 
 
 def test_a_job_that_another_driver_has_taken_over_says_so() -> None:
@@ -81,12 +102,16 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         textwrap.dedent(
             """
             import os, pathlib, signal, sys, time
-            assert sys.argv[1:] == ["run", "app.py"] and os.environ["CROSSCUT_KEPT"] == "1"
+            assert sys.argv[1:] == ["run", "app.py"] and os.environ["CROSSCUT_KEPT"] == str(os.getppid())
             plan = pathlib.Path("plan")
             code, *rest = plan.read_text().split()
             plan.write_text(" ".join(rest))
             if code == "wait":
-                signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+                def end(*_):
+                    pathlib.Path("ended").touch()
+                    sys.exit(0)
+                for number in (signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, end)
                 pathlib.Path("waits").touch()
                 while True:
                     time.sleep(0.01)
@@ -117,7 +142,7 @@ def test_a_job_is_started_again_after_what_may_pass_until_it_is_done(
     assert [one.rpartition(" in ")[2] for one in notes] == ["0.01 s", "0.02 s", "0.04 s"]
 
 
-@pytest.mark.parametrize("code", [2, 3, 5, 130])
+@pytest.mark.parametrize("code", [2, 3, 5, 6, 130])
 def test_a_job_is_not_started_again_after_what_will_not_pass(command: Path, code: int) -> None:
     (command / "plan").write_text(f"{code} 0")
     notes: list[str] = []
@@ -125,18 +150,27 @@ def test_a_job_is_not_started_again_after_what_will_not_pass(command: Path, code
     assert notes == [] and (command / "plan").read_text() == "0"
 
 
-def test_a_signal_is_passed_on_and_ends_the_keeping(command: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_job_ends_in_order_with_its_keeper(command: Path, number: signal.Signals) -> None:
+    """A signal is passed on, and ends the keeping. For a keeper that is killed the system does it."""
     (command / "plan").write_text("wait 1")
     program = "from crosscut.cli.keeping import keep; import sys; sys.exit(keep(['run', 'app.py'], print))"
     source = str(Path(errors.__file__).parents[1])
     # The keeper itself has the real package.
     bootstrap = f"import os, sys; sys.path[:] = [{source!r}, *[one for one in sys.path if one]]; {program}"
     with subprocess.Popen([sys.executable, "-P", "-c", bootstrap], cwd=command) as keeper:
-        waited = threading.Event()
-        for _ in range(int(DEADLINE_S / 0.02)):
-            if (command / "waits").exists():
-                break
-            waited.wait(0.02)
-        os.kill(keeper.pid, signal.SIGTERM)
-        assert keeper.wait(DEADLINE_S) == 0
+        wait_for(command / "waits")
+        os.kill(keeper.pid, number)
+        code = keeper.wait(DEADLINE_S)
+        wait_for(command / "ended")
+    assert code == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     assert (command / "plan").read_text() == "1"
+
+
+def wait_for(path: Path) -> None:
+    waited = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.02)):
+        if path.exists():
+            return
+        waited.wait(0.02)
+    raise AssertionError(f"there is no {path} after {DEADLINE_S:g} s")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,9 +17,9 @@ from crosscut.cli.broker import broker
 from crosscut.cli.checkpoints_command import checkpoints
 from crosscut.cli.completion import DIRECTORY, FILE
 from crosscut.cli.echo import echo_lines
-from crosscut.cli.exit_codes import FAILED, INTERRUPTED, REFUSED, exit_code
+from crosscut.cli.exit_codes import FAILED, HOPELESS, INTERRUPTED, REFUSED, STOPPED_SHORT, exit_code
 from crosscut.cli.files_command import files
-from crosscut.cli.keeping import KEPT_VARIABLE
+from crosscut.cli.keeping import is_kept
 from crosscut.cli.links import page_for_terminal
 from crosscut.cli.option_groups import GroupedCommand
 from crosscut.cli.options import DurationType, settings_from, settings_options
@@ -50,6 +50,14 @@ class _Program(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:
+            if ctx.invoked_subcommand != "run":
+                raise
+            # Else Python's own exit code would tell a supervisor to try again.
+            traceback.print_exc()
+            ctx.exit(HOPELESS)
 
 
 @click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -157,9 +165,10 @@ def run_flow(
     from there. A second Ctrl-C ends at once.
 
     Exit codes: 0: done, or stopped; 1: failed, may pass; 2: could not start; 3: another driver has taken the
-    job over; 4: the checkpoint store can't be reached; 5: failed, would fail again; 130: a second Ctrl-C.
+    job over; 4: the checkpoint store can't be reached; 5: failed, would fail again; 6: stopped without a last
+    checkpoint; 130: a second Ctrl-C.
     """
-    if keep and KEPT_VARIABLE not in os.environ:
+    if keep and not is_kept():
         from crosscut.cli.keeping import keep as keep_running
 
         sys.exit(keep_running(sys.argv[1:], partial(click.echo, err=True)))
@@ -199,8 +208,8 @@ def run_flow(
     if job.status == "cancelled":
         sys.exit(INTERRUPTED)
     if status.cause:
-        # It has stopped without a last checkpoint, or without the commit of it; the journal has said so.
-        sys.exit(FAILED)
+        # The journal has said so.
+        sys.exit(STOPPED_SHORT)
 
 
 @program.command()

@@ -15,6 +15,8 @@ STORE = 4
 """The checkpoint store can't be reached; the same start may succeed later."""
 HOPELESS = 5
 """The job has failed, and would fail again."""
+STOPPED_SHORT = 6
+"""The job was stopped, without a last checkpoint or without the commit of its output."""
 INTERRUPTED = 130
 
 MAY_PASS = frozenset({FAILED, STORE})

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -54,6 +55,11 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
         job = _record(directory).get("job")
         status, at_ms = (job.get("status"), job.get("at_ms")) if isinstance(job, dict) else (None, 0)
         if status in get_args(Outcome) and isinstance(at_ms, int) and at_ms >= since_ms:
+            if status == "stopped" and (why := _why_short(job)):
+                raise CheckpointError(
+                    f"the job in {shown_url(directory)} has stopped without a last checkpoint whose output "
+                    f"is committed: {why}; its next start repeats what came after its newest one"
+                )
             return str(status)
         if time.monotonic() >= deadline:
             raise CheckpointError(
@@ -61,6 +67,13 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
                 f"{status!r}; it is still stopping, and `crosscut top` shows what it waits for"
             )
         time.sleep(_LOOK_EVERY_S)
+
+
+def _why_short(job: Mapping[str, Any]) -> str:
+    """Return why there is no last checkpoint, "" if there is one."""
+    summary = job.get("summary")
+    cause = summary.get("cause") if isinstance(summary, dict) else None
+    return cause if isinstance(cause, str) else ""
 
 
 def _record(directory: str) -> dict[str, Any]:

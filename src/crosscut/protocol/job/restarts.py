@@ -46,16 +46,20 @@ class GiveUp:
     Attributes:
         why: There is no other restart.
         advice: What to look at.
+        may_pass: What has failed so often may have been down for long; another start may succeed.
     """
 
     cause: FailureCause
     why: str
     advice: str = ""
+    may_pass: bool = False
 
     @property
     def shown(self) -> FailureCause:
         """The cause, with why there is no other restart."""
-        return replace(self.cause, message=f"{self.cause.message} (given up after {self.why}{self.advice})")
+        message = f"{self.cause.message} (given up after {self.why}{self.advice})"
+        is_transient = self.cause.is_transient or self.may_pass
+        return replace(self.cause, message=message, is_transient=is_transient)
 
 
 MISTAKES = frozenset(
@@ -109,7 +113,8 @@ def _spent(failures: Sequence[FailureCause], why: str, policy: RestartPolicy) ->
     """Return what to say when the restart strategy allows no other restart."""
     hint = advice(failures, policy.untried) if policy.same_record_max else ""
     # Of deaths the newest: it comes after the records were tried.
-    return GiveUp(failures[-1] if hint else failures[0], why, hint)
+    cause = failures[-1] if hint else failures[0]
+    return GiveUp(cause, why, hint, may_pass=not hint and not _is_sure(cause))
 
 
 def _strikes(failures: Sequence[FailureCause]) -> int:

@@ -51,6 +51,8 @@ def failure_of(name: str, end: EndJob, error: BaseException | None) -> JobFailed
         if issubclass(kind, ConnectorError):
             ids = {"is_permanent": cause.is_permanent, "may_recover": cause.is_transient}
         error = kind(f"job {name!r}: {cause.message}", **ids)
+        # Of the error that it stands for.
+        error._was_transient = cause.is_transient
     failure = JobFailedError(_failure_text(name, cause), cause=cause, outcome=end.outcome)
     failure.__cause__ = error
     return failure

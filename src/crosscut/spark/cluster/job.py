@@ -35,7 +35,8 @@ from crosscut.savepoints.writing import WriteFiles
 from crosscut.spark.cluster.endings import Terminated, failure_of, plain_interrupts, termination_raises
 from crosscut.spark.cluster.job_views import Seeing
 
-STOP_ON_INTERRUPT_S = 20.0
+STOP_ON_INTERRUPT_S = 90.0
+"""Longer than `checkpoint_timeout` by default, so that one slow call does not cost the last checkpoint."""
 AWAIT_EVERY_S = 0.05
 
 
@@ -462,6 +463,12 @@ class Job:
         try:
             self._run.post(StopRequested())
             if not self._run.ended.wait(STOP_ON_INTERRUPT_S):
+                warnings.warn(
+                    f"job {self._name!r} has not stopped within {STOP_ON_INTERRUPT_S:g} s, and ends without "
+                    f"a last checkpoint; the next start resumes from the newest one",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
                 self.cancel()
         except KeyboardInterrupt:
             self.cancel()
