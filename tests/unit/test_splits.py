@@ -373,3 +373,54 @@ def test_a_lag_is_what_readers_know_and_never_more_than_a_report_can_hold(
     found = iter(told)
     monkeypatch.setattr(ScriptedReader, "lag", property(lambda reader: next(found)))
     assert queue.lag == lag
+
+
+# Positions that are changed in place.
+
+
+@dataclass
+class InPlace(Source):
+    """One split of numbers, whose reader keeps the position that it is given and changes it."""
+
+    acknowledged: list[JSON] = field(default_factory=list)
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        return [Split("numbers", {"at": 0})]
+
+    def reader(self, split: Split, position: JSON) -> SplitReader:
+        assert isinstance(position, dict)
+        return InPlaceReader(self, position)
+
+
+class InPlaceReader(SplitReader):
+    def __init__(self, source: InPlace, position: dict[str, Any]) -> None:
+        self._source = source
+        self._position = position
+
+    @property
+    def position(self) -> JSON:
+        return self._position
+
+    def read(self, limit: int) -> list[Any]:
+        self._position["at"] += 1
+        return [self._position["at"]]
+
+    def acknowledge(self, position: JSON) -> None:
+        self._source.acknowledged.append(position)
+
+
+def test_a_position_that_a_reader_changes_in_place_is_the_one_of_its_moment() -> None:
+    source = InPlace()
+    (split,) = source.splits(1)
+    queue = SplitQueue(source, [(split, split.start)], "numbers")
+    queue.record_changes(are_logged=True)
+    assert queue.read(1) == [1]
+    first = CheckpointId(1)
+    frozen = queue.freeze(first)
+    assert queue.changes().moved == (("numbers", {"at": 1}),)
+    assert queue.read(1) == [2]
+    assert queue.changes().moved == (("numbers", {"at": 2}),)
+    assert frozen == [["numbers", {"at": 0}, None, 1, {"at": 1}]]
+    assert split.start == {"at": 0}
+    queue.acknowledge(first)
+    assert source.acknowledged == [{"at": 1}]

@@ -74,7 +74,8 @@ class SplitReader(ABC, Generic[Record]):
     def position(self) -> JSON:
         """Where the next record is read: after every record that `read` has returned so far.
 
-        A reader opened at this position returns exactly the records that this one would have.
+        A reader opened at this position returns exactly the records that this one would have. It may be the
+        same object each time, changed in place: it is copied.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ from typing import Any
 from crosscut.contracts.connectors import JSON, Source, Split, Wait
 from crosscut.host.clock import Clock, SystemClock
 from crosscut.protocol.microbatch.reading import SplitRead, empty_splits, is_enough
-from crosscut.task.splits import SplitQueue, listens
+from crosscut.task.splits import SplitQueue, listens, position_of
 
 READ_SHARE = 0.25
 """Of the time that a checkpoint may take, for reading: later stages need the rest. A batch that is given
@@ -89,7 +89,7 @@ class BoundedSplits(SplitQueue):
         if listens(one.reader) and one.reader.position != one.split.start:
             # What a batch begins with is part of a completed checkpoint, and its output is visible; the
             # readers that came so far are gone.
-            one.reader.acknowledge(one.reader.position)
+            one.reader.acknowledge(position_of(one.reader))
 
     def read(self, limit: int, held: Collection[str] = ()) -> list[Any] | Wait:
         """As `SplitQueue.read`; waits for ever once it is full, and opens nothing more then."""

@@ -6,6 +6,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from typing import Any
 
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
@@ -193,7 +194,7 @@ class SplitQueue:
     def _open_next(self, place: int) -> None:
         split, position = self._unread[0]
         try:
-            reader = self._source.reader(split, position)
+            reader = self._source.reader(split, own(position))
             if self._wake is not None:
                 reader.wake_by(self._wake)
             if self._trial is not None:
@@ -220,7 +221,7 @@ class SplitQueue:
 
     def positions(self, without: Collection[str] = ()) -> JSON:
         """Return the unfinished splits, but those whose ids are in `without`, with their positions."""
-        unfinished = [(one.split, one.reader.position) for one in self._open] + list(self._unread)
+        unfinished = [(one.split, position_of(one.reader)) for one in self._open] + list(self._unread)
         return [
             [split.split_id, split.start, split.detail, split.weight, position]
             for split, position in unfinished
@@ -232,7 +233,7 @@ class SplitQueue:
         self._since = {one: since for one, since in self._since.items() if since > checkpoint_id}
         listening = [one.reader for one in self._open if listens(one.reader)]
         if listening:
-            self._frozen[checkpoint_id] = [(reader, reader.position) for reader in listening]
+            self._frozen[checkpoint_id] = [(reader, position_of(reader)) for reader in listening]
         return self.positions(self._since)
 
     def acknowledge(self, checkpoint_id: CheckpointId) -> None:
@@ -266,7 +267,7 @@ class SplitQueue:
         logged |= {split.split_id: position for split, position in given}
         moved = []
         for one in self._open:
-            split_id, position = one.split.split_id, one.reader.position
+            split_id, position = one.split.split_id, position_of(one.reader)
             if logged[split_id] != position:
                 moved.append((split_id, position))
                 logged[split_id] = position
@@ -280,7 +281,7 @@ class SplitQueue:
     @property
     def listening(self) -> dict[str, JSON]:
         """The positions of the open splits whose readers are to be told what is durable."""
-        return {one.split.split_id: one.reader.position for one in self._open if listens(one.reader)}
+        return {one.split.split_id: position_of(one.reader) for one in self._open if listens(one.reader)}
 
     def acknowledge_position(self, split_id: str, position: JSON) -> None:
         """Tell the reader of a split that what is before `position` is durable."""
@@ -370,6 +371,16 @@ def check_shares(assignments: Iterable[SplitAssignment]) -> None:
 def split_as_json(split: Split) -> JSON:
     """Return `split`, unread, in the form that `splits_from_json` takes."""
     return [split.split_id, split.start, split.detail, split.weight, split.start]
+
+
+def own(position: JSON) -> JSON:
+    """Return a position that no reader can change: it may keep the one that it has given or been given."""
+    return deepcopy(position) if isinstance(position, (dict, list)) else position
+
+
+def position_of(reader: SplitReader) -> JSON:
+    """Return where `reader` is now, whatever it does with that object later."""
+    return own(reader.position)
 
 
 def splits_from_json(data: JSON) -> list[tuple[Split, JSON]]:
