@@ -199,4 +199,4 @@ def test_alerts_ask_for_metrics_that_are_there_and_each_has_a_runbook(metrics: J
         assert asked and set(asked) <= found, rule["alert"]
         assert rule["annotations"]["runbook"] == f"docs/guide/operations.md#{rule['alert'].lower()}"
         assert rule["alert"] in headings
-    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 7
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 8

@@ -11,14 +11,23 @@ from crosscut.spark.cluster.submitted import Submission, default_master
 
 
 @pytest.mark.parametrize(
-    "line", ["spark.master  spark://a:7077", "spark.master=spark://a:7077", "spark.master\tspark://a:7077  "]
+    "line",
+    [
+        "spark.master  spark://a:7077",
+        "spark.master=spark://a:7077",
+        "spark.master: spark://a:7077",
+        "spark.master:spark://a:7077",
+        "spark.master\tspark://a:7077  ",
+    ],
 )
 def test_the_master_of_the_defaults_is_found_as_spark_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert default_master() is None
-    (tmp_path / "spark-defaults.conf").write_text(f"# spark.master yarn\nspark.masters no\n\n{line}\n")
+    (tmp_path / "spark-defaults.conf").write_text(
+        f"# spark.master yarn\nspark.masters no\nspark.master yarn\n\n{line}\n"
+    )
     assert default_master() == "spark://a:7077"
 
 

@@ -189,7 +189,9 @@ def run_flow(
             view.note(_nothing_to_do(settings.store_of(flow.name)))
             return
         view.note(f"{flow.name}: starting", style="")
-        job = flow.start(settings, spark=stack.enter_context(asked_for.context(flow.name)))
+        job = flow.start(
+            settings, spark=stack.enter_context(asked_for.context(flow.name, settings.parallelism))
+        )
         if job.page:
             view.note(f"its page: {page_for_terminal(job.page)}", style="")
         if takeover := job.report().takeover:

@@ -55,7 +55,7 @@ def ended(directory: str, since_ms: int, timeout_s: float) -> str:
         job = _record(directory).get("job")
         status, at_ms = (job.get("status"), job.get("at_ms")) if isinstance(job, dict) else (None, 0)
         if status in get_args(Outcome) and isinstance(at_ms, int) and at_ms >= since_ms:
-            if status == "stopped" and (why := _why_short(job)):
+            if status == "stopped" and isinstance(job, dict) and (why := _why_short(job)):
                 raise CheckpointError(
                     f"the job in {shown_url(directory)} has stopped without a last checkpoint whose output "
                     f"is committed: {why}; its next start repeats what came after its newest one"

@@ -188,8 +188,10 @@ def _of_checkpoints(metrics: JobMetrics) -> Iterator[Metric]:
     sizes = [] if last is None else [(("state",), last.state_bytes), (("new",), last.new_bytes)]
     text = "Of the newest completed checkpoint: all that a restore reads, and what it has added"
     yield _family(GaugeMetricFamily, "checkpoint_bytes", text, ("kind",), metrics, sizes)
-    text = "Since the newest completed checkpoint was complete"
-    age = [] if last is None else [((), max(0.0, (metrics.at_ms - last.began_ms - last.duration_ms) / 1e3))]
+    text = "Since the newest checkpoint was complete, or since the start of a job that has completed none"
+    # `started_ms` is 0 until tasks run.
+    since_ms = last.began_ms + (last.duration_ms or 0) if last is not None else metrics.started_ms
+    age = [((), max(0.0, (metrics.at_ms - since_ms) / 1e3))] if since_ms else []
     yield _family(GaugeMetricFamily, "checkpoint_age_seconds", text, (), metrics, age)
 
 

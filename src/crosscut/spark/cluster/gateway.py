@@ -112,7 +112,8 @@ def _connected(process: subprocess.Popen[bytes], address: Path) -> JavaGateway:
         if code is not None:
             raise WorkersError(
                 f"Spark did not start: its JVM ended with exit code {code}; its output is above. Check "
-                f"the memory, SPARK_HOME and PYSPARK_SUBMIT_ARGS"
+                f"the memory, Spark's settings, SPARK_HOME and PYSPARK_SUBMIT_ARGS",
+                may_pass=False,
             )
         time.sleep(_LOOK_EVERY_S)
     with address.open("rb") as file:

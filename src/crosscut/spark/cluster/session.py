@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from weakref import WeakSet
@@ -83,7 +83,7 @@ def spark_context(parallelism: int, name: str) -> tuple[SparkContext, bool]:
             return active, False
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             return SparkContext(), True
-        context = _local_context(parallelism, name)
+        context = local_context(parallelism, name)
         _own.add(context)
         return context, True
 
@@ -216,12 +216,22 @@ def _configured_cores(
     return None
 
 
-def _local_context(parallelism: int, name: str) -> SparkContext:
+def local_context(
+    parallelism: int, name: str, configuration: Mapping[str, str] | None = None, master: str | None = None
+) -> SparkContext:
+    """Make a local Spark with slots for `parallelism` workers, on loopback, that replaces lost ones.
+
+    Args:
+        configuration: Settings of Spark, which take precedence.
+        master: Says how many slots, as local[4]; None: there are some for other flows, too.
+    """
     # Slots are threads, not processors, and cost nothing while they are unused: there are some for
     # other flows, and for whatever else the program does with this Spark.
     slot_count = max(SLOTS_MIN, SLOTS_FOR_EACH * parallelism, os.cpu_count() or 1)
     conf = SparkConf()
-    conf.setMaster(f"local[{slot_count},{TASK_FAILURES}]").setAppName(name)
+    given = _LOCAL_MASTER.fullmatch(master) if master is not None else None
+    shown_count = (given[1] or "1") if given is not None else str(slot_count)
+    conf.setMaster(f"local[{shown_count},{TASK_FAILURES}]").setAppName(name)
     conf.set("spark.default.parallelism", str(os.cpu_count() or 1))
     conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     conf.set("spark.port.maxRetries", "100")
@@ -237,6 +247,8 @@ def _local_context(parallelism: int, name: str) -> SparkContext:
             "spark.driver.defaultJavaOptions",
             f'-XX:TieredStopAtLevel=1 "-Dlog4j2.configurationFile={log_settings.as_uri()}"',
         )
+        for key, value in (configuration or {}).items():
+            conf.set(key, value)
         with interrupts_kept(), gateway.environment_of(PYSPARK_PYTHON=sys.executable):
             directories = _private_dirs()
             conf.set(SETTING, ",".join(directories))

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import IllegalArgumentException
 from pyspark.find_spark_home import _find_spark_home
 
 from crosscut.errors import SettingsError
 from crosscut.foundation.urls import local_path
 from crosscut.spark.cluster import gateway
 from crosscut.spark.cluster.java import find_java
-from crosscut.spark.cluster.session import DAEMON_MODULE, TASK_FAILURES, interrupts_kept
+from crosscut.spark.cluster.session import DAEMON_MODULE, TASK_FAILURES, interrupts_kept, local_context
 from crosscut.spark.cluster.versions import check_version
 
-MASTER = "spark.master"
+_MASTER_LINE = re.compile(r"\s*spark\.master\s*[=:\s]\s*(\S.*?)\s*")
+_LOCAL = re.compile(r"local(?:\[[^\]]*\])?")
 
 
 def default_master() -> str | None:
@@ -30,12 +34,9 @@ def default_master() -> str | None:
     except (OSError, UnicodeDecodeError):
         # Spark says what is wrong with it, if it is used.
         return None
-    for line in lines:
-        # The format of Java's properties: a key, then blanks, "=" or ":".
-        key, _, value = line.strip().replace("=", " ", 1).replace("\t", " ").partition(" ")
-        if key == MASTER:
-            return value.strip() or None
-    return None
+    # As Java reads properties: the last one counts.
+    found = [match[1] for match in map(_MASTER_LINE.fullmatch, lines) if match is not None]
+    return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,11 @@ class Submission:
         return cls(master, found, tuple(_import_path(py_files)) if py_files else ())
 
     @contextmanager
-    def context(self, name: str) -> Iterator[SparkContext | None]:
+    def context(self, name: str, parallelism: int = 1) -> Iterator[SparkContext | None]:
         """Make the SparkContext, and stop it at the end; None: nothing is asked for.
+
+        Args:
+            parallelism: A local Spark without a given number of slots has at least so many.
 
         Raises:
             SettingsError: This version of PySpark is not supported, or there is no Java.
@@ -90,7 +94,16 @@ class Submission:
         if self.master is None and not self.configuration and default_master() is None:
             yield None
             return
-        made = submitted_context(f"crosscut: {name}", self.master, self.configuration)
+        master = self.master or default_master()
+        try:
+            if master is None or _LOCAL.fullmatch(master):
+                # As without options: on loopback, and lost workers are replaced.
+                made = local_context(parallelism, f"crosscut: {name}", self.configuration, master)
+            else:
+                made = submitted_context(f"crosscut: {name}", self.master, self.configuration)
+        except (Py4JError, IllegalArgumentException) as error:
+            lines = str(error).strip().splitlines() or [repr(error)]
+            raise SettingsError(f"Spark does not start with these settings: {lines[-1].strip()}") from error
         try:
             yield made
         finally:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from pyspark import SparkContext
+from pyspark import InheritableThread, SparkContext
 
-from crosscut.foundation.urls import local_path
+from crosscut.errors import WorkersError
+from crosscut.foundation.urls import local_path, shown_url
 from crosscut.store.files import Files, LocalFiles
 from crosscut.store.objects import ObjectFiles
 
 STAY_S = 1.0
 """A task stays for so long, so that the next one goes to another slot."""
 CONNECT_TIMEOUT_S = 5.0
+ANSWERS_TIMEOUT_S = 120.0
 _TOKEN_BYTES = 16
 
 
@@ -56,22 +60,51 @@ def survey(context: SparkContext, directory: str | None, tasks: int) -> list[Exe
     clocks: dict[str, float] = {}
     # Where Spark's executors reach the driver.
     host = context.getConf().get("spark.driver.host") or socket.gethostname()
+    path = local_path(directory) if directory is not None else None
+    was_there = path is None or os.path.isdir(path)
     if files is not None:
         files.put_if_absent(marker, marker.encode())
     try:
         with _listening(clocks) as port:
-            probe = _probe(host, port, directory, marker, STAY_S)
-            answers = context.parallelize(range(tasks), tasks).map(probe).collect()
+            answers = _collected(context, tasks, _probe(host, port, directory, marker, STAY_S))
     finally:
         if files is not None:
             with suppress(OSError):
                 files.delete(marker)
+        if path is not None and not was_there:
+            with suppress(OSError):
+                os.rmdir(path)
     found: dict[tuple[str, str], ExecutorAnswer] = {}
     for text in answers:
         one = json.loads(text)
         executor, token = (one["host"], one.pop("executor")), one.pop("token")
+        if directory is not None:
+            # What a file system raises may hold the URL as it was given.
+            one["store"] = one["store"].replace(directory, shown_url(directory))
         found.setdefault(executor, ExecutorAnswer(**one, clock_ahead_s=clocks.get(token)))
     return [found[executor] for executor in sorted(found)]
+
+
+def _collected(context: SparkContext, tasks: int, probe: Callable[[int], str]) -> list[str]:
+    group = f"crosscut-doctor-{secrets.token_hex(4)}"
+    outcome: Future[list[str]] = Future()
+
+    def collect() -> None:
+        context.setJobGroup(group, "crosscut doctor", interruptOnCancel=True)
+        try:
+            outcome.set_result(context.parallelize(range(tasks), tasks).map(probe).collect())
+        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            outcome.set_exception(error)
+
+    InheritableThread(target=collect, name="crosscut-doctor-job", daemon=True).start()
+    try:
+        return outcome.result(ANSWERS_TIMEOUT_S)
+    except TimeoutError:
+        context.cancelJobGroup(group)
+        raise WorkersError(
+            f"{tasks} short tasks were not done within {ANSWERS_TIMEOUT_S:g} s: does {context.master} have "
+            f"free cores and memory for an executor?"
+        ) from None
 
 
 def _files(directory: str) -> Files:
