@@ -539,7 +539,10 @@ def test_a_stream_of_events_that_is_compressed_is_unpacked_in_pieces() -> None:
     bomb = gzip.compress(b"data: " + bytes(1_000_000_000 // 20))
     with misbehaving(head, bomb) as url, pytest.raises(ConnectorError, match="larger than 16777216 bytes"):
         read_source(cc.http.events(url, replays=True))
-    with misbehaving(head, b"no gzip") as url, pytest.raises(ConnectorError, match="declares Content-Encoding gzip"):
+    with (
+        misbehaving(head, b"no gzip") as url,
+        pytest.raises(ConnectorError, match="declares Content-Encoding gzip"),
+    ):
         read_source(cc.http.events(url, replays=True))
 
 
@@ -589,8 +592,14 @@ def test_what_can_not_be_posted_is_named_without_secrets(server: Server) -> None
         (lambda: cc.http.events("localhost:80", replays=True), "expected one such as 'https://"),
         (lambda: cc.http.events("ftp://me:hunter2@x/", replays=True), r"url='ftp://\*\*\*@x/"),
         (lambda: cc.http.events("http://x/", replays=True, decode="xml"), "expected 'text', 'json'"),  # type: ignore[arg-type]
-        (lambda: cc.http.events("http://x/", replays=True, headers={"a b": ""}), "'a b' is not a valid header name"),
-        (lambda: cc.http.events("http://x/", replays=True, headers={"a": "b\n"}), "value of 'a' is not a single line of text"),
+        (
+            lambda: cc.http.events("http://x/", replays=True, headers={"a b": ""}),
+            "'a b' is not a valid header name",
+        ),
+        (
+            lambda: cc.http.events("http://x/", replays=True, headers={"a": "b\n"}),
+            "value of 'a' is not a single line of text",
+        ),
         (lambda: cc.http.sink("http://x/", honours_keys=True, batch_records=0), "an int of at least 1"),
         (
             lambda: cc.http.sink("http://x/", honours_keys=True, key_header=":"),
