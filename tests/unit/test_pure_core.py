@@ -45,6 +45,7 @@ ALSO = {
     "graph": {"asyncio", "html"},  # the clock of an event loop in `rate_limit`, which only runs in a worker
     "operators": {"sys", "traceback"},  # whether an error is that of the user's code
     "state": {"copyreg", "gc", "importlib", "pickle", "pickletools", "sys", "weakref"},  # values as bytes
+    "task": {"copy"},  # of positions, which readers may change
     "wire": {"hmac", "pickle"},
 }
 OUTSIDE = {
