@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -137,3 +140,58 @@ def test_a_flow_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> No
     assert sorted(lines) == ['["be",1]', '["be",2]', '["not",1]', '["or",1]', '["to",1]', '["to",2]']
     top = run(command, "top", tmp_path / "cp", cwd=tmp_path)
     assert "words: finished" in top
+
+
+# README and quickstart, to the letter, with nothing but the wheel.
+
+COMMANDS = {"mkdir", "printf", "python", "cat", "crosscut"}
+SAVED_AS = re.compile(r"\(`(\w+\.py)`\):|Save this as `(\w+\.py)`")
+
+
+def followed(installed: Path, directory: Path, page: str, left_out: tuple[str, ...]) -> dict[str, str]:
+    """Save the programs of a page under their names, and run its commands; return what each has printed.
+
+    Args:
+        left_out: How commands begin that need a checkout, or run without end.
+    """
+    path = f"{installed / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    shown: dict[str, str] = {}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for before, language, block in re.findall(r"((?:[^\n]+\n)?\n?)```(\w*)\n(.*?)```", text, re.DOTALL):
+        name = SAVED_AS.search(before)
+        if language == "python" and name is not None:
+            (directory / (name[1] or name[2])).write_text(block)
+        elif not language:
+            for line in block.splitlines():
+                command = line.removeprefix("$ ")
+                if command.split(" ", 1)[0] in COMMANDS and not command.startswith(left_out):
+                    done = subprocess.run(
+                        ["bash", "-ec", command],
+                        cwd=directory,
+                        env={**os.environ, "PATH": path},
+                        capture_output=True,
+                        text=True,
+                        timeout=600,
+                    )
+                    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+                    shown[command] = done.stdout
+    return shown
+
+
+def test_the_example_of_the_readme_prints_what_it_says(installed: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    session = text.partition("$ cat events.jsonl\n")[2].partition("```")[0]
+    events, _, expected = session.partition("$ python unpaid.py && cat unpaid/*.jsonl\n")
+    assert len(events.splitlines()) == 3
+    (tmp_path / "events.jsonl").write_text(events)
+    shown = followed(installed, tmp_path, "README.md", ("cat",))
+    assert shown == {"python unpaid.py && cat unpaid/*.jsonl": expected}
+
+
+def test_the_quickstart_works_as_it_stands(installed: Path, tmp_path: Path) -> None:
+    shown = followed(installed, tmp_path, "docs/guide/quickstart.md", ("crosscut broker",))
+    counts = shown["cat error-counts/*.jsonl"].split()
+    assert sorted(counts) == ['["ERROR",1]', '["ERROR",2]', '["ERROR",3]', '["WARN",1]']
+    assert "finished" in shown["python errors.py"] and "nothing to do" in shown["crosscut run errors.py:flow"]
+    (levels,) = [text for command, text in shown.items() if "sqlite3" in command]
+    assert sorted(ast.literal_eval(levels)) == [("ERROR", 3), ("INFO", 2), ("WARN", 1)]
