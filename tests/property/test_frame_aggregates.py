@@ -275,6 +275,40 @@ def test_a_sum_that_is_beyond_its_column_is_an_error_and_one_that_was_for_a_whil
         within.rows(frame_of([row, row]))
 
 
+def test_a_sum_that_is_cast_keeps_the_exact_sum_and_says_it_in_a_wider_column() -> None:
+    big = (1 << 63) - 1
+    row: Any = (7, None, big, None, None, None, None, None, None)
+    total = pl.col("i").sum()
+    for dtype, expected in ((pl.Int128, 3 * big), (pl.Float64, float(3 * big))):
+        tasks = FrameTasks(("k",), {"total": total.cast(dtype)}, "final", 1)
+        tasks.rows(frame_of([row] * 2))
+        tasks.restore(2)
+        tasks.rows(frame_of([row]))
+        (made,) = tasks.results()
+        assert made.rows() == [(7, expected)] and made.schema["total"] == dtype
+    running = FrameTasks(("k",), {"total": total}, "batch", 1)
+    with pytest.raises(UserCodeError, match=r"sum\(\)\.cast\(pl\.Int128\).*can go on from its checkpoint"):
+        running.rows(frame_of([row] * 2))
+
+
+def test_aggregates_refuse_rows_in_flight_of_an_earlier_version_of_the_flow() -> None:
+    tasks = FrameTasks(("k",), {"total": pl.col("i").sum()}, "batch", 1)
+    with pytest.raises(UserCodeError, match=r"the rows have the columns \(k: Int64\), expected .*in flight"):
+        tasks.rows(pl.DataFrame({"k": [1]}))
+
+
+def test_an_aggregate_that_raises_names_the_first_row_that_it_raises_for() -> None:
+    aggregates = {"total": pl.col("s").cast(pl.Int64).sum()}
+    tasks = FrameTasks(("k",), aggregates, "batch", 1)
+    empty = dict.fromkeys(SCHEMA)
+    rows: list[Any] = [
+        tuple({**empty, "k": number, "s": "x" if number == 5 else "1"}.values()) for number in range(9)
+    ]
+    with pytest.raises(UserCodeError, match="InvalidOperationError") as caught:
+        tasks.rows(frame_of(rows))
+    assert "'k': 5" in caught.value.record
+
+
 def test_a_key_is_of_the_type_of_its_column_however_its_state_has_it() -> None:
     """A backend may give back 1 for True and for 1.0: they are one key."""
     (flag,) = (aggregate_of(pl.len(), pl.Schema(SCHEMA)),)

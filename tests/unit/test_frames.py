@@ -57,16 +57,16 @@ def frame(schema: Any = SCHEMA) -> Any:
         (lambda f: f.with_columns(pl.col("word") + 1), "arithmetic on dtypes str"),
         (lambda f: f.filter(pl.col("id")), "must be of type `Boolean`, got `Int64`"),
         (lambda f: f.filter("id"), "Boolean"),
-        (lambda f: f.drop("nam"), "'nam' of type str is no column; the frame has id: Int64"),
+        (lambda f: f.drop("nam"), "'nam' of type str is not a column; the frame has id: Int64"),
         (lambda f: f.drop(), "found none"),
         (lambda f: f.drop("id", "word", "price"), "no column is left"),
         (lambda f: f.rename({"id": "word"}), "duplicate"),
-        (lambda f: f.rename({"nam": "x"}), "'nam' of type str is no column"),
+        (lambda f: f.rename({"nam": "x"}), "'nam' of type str is not a column"),
         (lambda f: f.rename(["x"]), "expected new names by old ones"),
         (lambda f: f.map_batches(5, SCHEMA), "function=5"),
         (lambda f: f.map_batches(lambda: 1, SCHEMA), "function: "),
         (lambda f: f.map_batches(abs, SCHEMA, format="numpy"), "expected 'polars', 'arrow' or 'pandas'"),
-        (lambda f: f.map_batches(abs, {"a": "int65"}), "'int65' is no type for 'a'"),
+        (lambda f: f.map_batches(abs, {"a": "int65"}), "'int65' is not a type for 'a'"),
         (lambda f: f.sink(5), "expected a crosscut.Sink"),
         (lambda f: f.count(), "has no attribute|'count'"),
     ],
@@ -129,12 +129,12 @@ def test_an_expression_of_single_rows_is_taken(fine: Callable[[], Any]) -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (None, "the columns of what 'in' gives are not known"),
+        (None, "the columns of 'in' are not known"),
         (5, "expected names and types"),
-        ({}, "expected one at least"),
+        ({}, "expected at least one"),
         ({"": "int64"}, "names that are not empty"),
-        ({"a": "intt"}, "no type for 'a'"),
-        ({"a": object()}, "no type for 'a'"),
+        ({"a": "intt"}, "not a type for 'a'"),
+        ({"a": object()}, "not a type for 'a'"),
     ],
 )
 def test_a_schema_that_is_none_is_refused(schema: Any, said: str) -> None:
@@ -171,7 +171,7 @@ def test_schemas_follow_the_operators_and_explain_shows_them(capsys: pytest.Capt
 
 def test_records_with_timestamps_make_no_frame() -> None:
     timed = source(cc.Flow("shop")).assign_timestamps(lambda record: record["at"])
-    with pytest.raises(FlowError, match="in front of assign_timestamps"):
+    with pytest.raises(FlowError, match="on records, after rows"):
         timed.frame(SCHEMA)
 
 
@@ -436,17 +436,17 @@ def test_parquet_becomes_parquet_and_records_in_the_micro_batch_engine(tmp_path:
     ("write", "said"),
     [
         (lambda f: f.key_by(), "expected the names of columns"),
-        (lambda f: f.key_by("nam"), "'nam' of type str is no column"),
+        (lambda f: f.key_by("nam"), "'nam' of type str is not a column"),
         (lambda f: f.key_by("id", "id"), "'id' is named twice"),
-        (lambda f: f.with_columns(d=pl.date(2020, 1, 1)).key_by("d"), "'d' of type Date holds no keys"),
+        (lambda f: f.with_columns(d=pl.date(2020, 1, 1)).key_by("d"), "'d' of type Date can't be a key"),
         (lambda f: f.key_by("id").count(), "has no 'count'"),
         (lambda f: f.key_by("id").agg(), "expected aggregates"),
-        (lambda f: f.key_by("id").agg(5), "5 is no expression"),
-        (lambda f: f.key_by("id").agg(n=5), "5 is no expression"),
-        (lambda f: f.key_by("id").agg(pl.col("price")), "no aggregate that goes on from batch to batch"),
-        (lambda f: f.key_by("id").agg(pl.col("price").median()), "no aggregate that goes on"),
-        (lambda f: f.key_by("id").agg(pl.col("price").var(ddof=0)), "no aggregate that goes on"),
-        (lambda f: f.key_by("id").agg(pl.col("price").sum() + 1), "no aggregate that goes on"),
+        (lambda f: f.key_by("id").agg(5), "5 is not a Polars expression"),
+        (lambda f: f.key_by("id").agg(n=5), "5 is not a Polars expression"),
+        (lambda f: f.key_by("id").agg(pl.col("price")), "not an aggregate that can be kept across batches"),
+        (lambda f: f.key_by("id").agg(pl.col("price").median()), "not an aggregate that can be kept"),
+        (lambda f: f.key_by("id").agg(pl.col("price").var(ddof=0)), "not an aggregate that can be kept"),
+        (lambda f: f.key_by("id").agg(pl.col("price").sum() + 1), "not an aggregate that can be kept"),
         (lambda f: f.key_by("id").agg(pl.col("word").sum()), "sum 'word' of values of type String"),
         (lambda f: f.key_by("id").agg(x=pl.struct("id").first()), "first 'x' of values of type Struct"),
         (lambda f: f.key_by("id").agg(pl.col("nam").sum()), 'unable to find column "nam"'),
@@ -454,7 +454,7 @@ def test_parquet_becomes_parquet_and_records_in_the_micro_batch_engine(tmp_path:
         (lambda f: f.key_by("id").agg(pl.col("id").sum()), "several columns would be called id"),
         (lambda f: f.key_by("id").agg(pl.col("price").shift().sum()), "from that row alone"),
         (lambda f: f.key_by("id").agg(pl.lit(1).sum()), "from that row alone"),
-        (lambda f: f.key_by("id").agg(pl.col("price").drop_nulls().first()), "3 values of 4 rows"),
+        (lambda f: f.key_by("id").agg(pl.col("price").drop_nulls().first()), "changes the number of rows"),
         (lambda f: f.key_by("id").agg(pl.len(), emit="updates"), "expected 'batch' or 'final'"),
     ],
 )  # fmt: skip

@@ -19,6 +19,20 @@ _NARROW_FLOATS = {16: "e", 32: "f"}
 _TIMES_OF_NUMPY = frozenset({"datetime64", "timedelta64"})
 
 
+def type_by_name(arrow: Any, name: str) -> Any:
+    """Return the `pyarrow.DataType` of a name such as "timestamp[us, tz=UTC]"; None if no type has it."""
+    unit, _, zone = name.removesuffix("]").partition(", tz=")
+    if zone and unit.startswith("timestamp[") and name.endswith("]"):
+        try:
+            return arrow.timestamp(unit.removeprefix("timestamp["), tz=zone)
+        except ValueError:
+            return None
+    try:
+        return arrow.type_for_alias(name)
+    except ValueError:
+        return None
+
+
 def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
     """Raise ValueError if one of `values` would come back from Arrow's type `kind` as something else.
 
@@ -86,7 +100,7 @@ def check_values(arrow: Any, values: Sequence[Any], kind: Any) -> None:
             lambda value: isinstance(value, Mapping) and not value.keys() <= names,
             f"has other fields than {', '.join(sorted(names))}",
         )
-        rows = [_as_mapping(value, kind) for value in found]
+        rows = [as_mapping(value, kind) for value in found]
         for field in kind:
             _check_inner(arrow, [row.get(field.name) for row in rows], field)
 
@@ -160,10 +174,10 @@ def _check_nanoseconds(values: list[Any], kind: Any, name: str) -> None:
         _refuse(values, kind, lambda value: getattr(value, name, 0), f"is no whole number of {kind.unit}")
 
 
-def _as_mapping(value: Any, kind: Any) -> Mapping[Any, Any]:
+def as_mapping(value: Any, fields: Iterable[Any]) -> Mapping[Any, Any]:
     """Return the fields of a struct, for which pyarrow also takes a tuple of values, and pairs."""
     if isinstance(value, tuple):
-        return dict(zip((field.name for field in kind), value, strict=False))
+        return dict(zip((field.name for field in fields), value, strict=False))
     if isinstance(value, list):
         return dict(pair for pair in value if isinstance(pair, tuple))
     # What is no struct pyarrow refuses.

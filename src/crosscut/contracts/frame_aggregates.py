@@ -7,7 +7,7 @@ texts and bytes of Python, so integers grow as they have to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add, itemgetter
 from typing import Any
 
@@ -54,23 +54,31 @@ def aggregate_of(expression: Any, schema: Any) -> FrameAggregate:
         schema: Of the frame.
 
     Raises:
-        FlowError: It is none of those that go on from batch to batch, or not of values of this type.
+        FlowError: It can't be kept across batches, or does not take values of this type.
     """
     import polars
 
     if not isinstance(expression, polars.Expr):
-        raise FlowError(f"{expression!r:.100} is no expression of Polars, such as pl.col('price').sum()")
+        raise FlowError(f"{expression!r:.100} is not a Polars expression such as pl.col('price').sum()")
+    if expression.meta.has_multiple_outputs():
+        raise FlowError(f"{expression!s:.200} makes several columns; pass an aggregate for each")
     name, plain = expression.meta.output_name(), expression.meta.undo_aliases()
     if plain.meta.eq(polars.len()):
         return FrameAggregate(name, "len", None, None, polars.Int64())
     inner = plain.meta.pop()
+    for dtype in (polars.Float64(), polars.Int128()):
+        if len(inner) == 1 and plain.meta.eq(inner[0].cast(dtype)):
+            found = aggregate_of(inner[0].alias(name), schema)
+            if found.kind == "sum" and found.dtype.is_integer():
+                # The state is the exact sum, whatever type its column has.
+                return replace(found, dtype=dtype)
     kind = ""
     if len(inner) == 1:
         forms = {one: getattr(inner[0], one) for one in KINDS[1:]}
         kind = next((one for one, form in forms.items() if plain.meta.eq(form())), "")
     if not kind:
         raise FlowError(
-            f"{expression!s:.200} is no aggregate that goes on from batch to batch; expected pl.len(), or "
+            f"{expression!s:.200} is not an aggregate that can be kept across batches; expected pl.len(), or "
             f"{', '.join(KINDS[1:])} of an expression, as in pl.col('price').sum()"
         )
     of = inner[0]
@@ -93,7 +101,7 @@ def _result_type(polars: Any, name: str, kind: str, reads: Any) -> Any:
             return polars.Float64()
         return polars.UInt64() if base[0] == "U" else polars.Int64()
     if base not in _KEPT:
-        raise FlowError(f"{kind} {name!r} of values of type {reads} can't be kept; cast them to a text first")
+        raise FlowError(f"{kind} {name!r} of values of type {reads} can't be kept; cast them to String first")
     return reads
 
 
@@ -286,6 +294,8 @@ class Results:
             found = [
                 squares / (count - 1) if count > 1 else None for count, _, squares in zip(*parts, strict=True)
             ]
+        elif one.kind == "sum" and not one.dtype.is_integer() and str(one.reads.base_type()) not in _FLOATS:
+            found = [float(total) for total in found]
         elif one.kind in ("len", "count", "sum") and one.dtype.is_integer():
             _check_range(one, found, keys)
         elif str(one.dtype.base_type()) in _TIMES:
@@ -308,12 +318,22 @@ def _of_type(values: Sequence[Any], kind: str) -> Sequence[Any]:
     return [None if one is None else float(one) for one in values] if kind in _FLOATS else values
 
 
+def _wider(one: FrameAggregate) -> str:
+    if one.kind != "sum" or one.dtype == "Int128":
+        return "Cast the values to Float64"
+    return (
+        "Cast the sum, as in pl.col(...).sum().cast(pl.Int128) or .cast(pl.Float64). Its state stays the "
+        "same, so the job can go on from its checkpoint"
+    )
+
+
 def _check_range(one: FrameAggregate, values: Sequence[int], keys: Sequence[Any]) -> None:
-    low, high = (0, (1 << 64) - 1) if str(one.dtype)[0] == "U" else (-(1 << 63), (1 << 63) - 1)
+    bits = 127 if str(one.dtype) == "Int128" else 63
+    low, high = (0, (1 << 64) - 1) if str(one.dtype)[0] == "U" else (-(1 << bits), (1 << bits) - 1)
     if values and (min(values) < low or max(values) > high):
         for key, value in zip(keys, values, strict=True):
             if not low <= value <= high:
                 raise FlowError(
                     f"{one.kind} {one.name!r} of key {key!r:.200} is {value}, beyond the range of "
-                    f"{one.dtype}, {low} to {high}; sum up floats, as in pl.col(...).cast(pl.Float64).sum()"
+                    f"{one.dtype}, {low} to {high}. {_wider(one)}"
                 )

@@ -6,10 +6,10 @@ A schema is a `polars.Schema`. Polars is imported where a flow has a frame.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from crosscut.contracts.arrow_checks import check_values
+from crosscut.contracts.arrow_checks import as_mapping, check_values, type_by_name
 from crosscut.contracts.connectors import Source
 from crosscut.errors import FlowError
 from crosscut.foundation.fields import Field
@@ -40,6 +40,9 @@ class FrameSource(Source[Any]):
 
         Args:
             columns: Those that are needed; none: all that there are.
+
+        Raises:
+            ConnectorError: The source was told to leave one of them out.
         """
 
 
@@ -76,9 +79,7 @@ def schemas(given: Any) -> tuple[Any, Any]:
     if isinstance(given, arrow.Schema):
         arrow_schema = given
     elif isinstance(given, Mapping):
-        arrow_schema = arrow.schema(
-            [(name, _arrow_type(polars, arrow, name, kind)) for name, kind in given.items()]
-        )
+        arrow_schema = arrow.schema([_arrow_field(polars, arrow, name, kind) for name, kind in given.items()])
     else:
         raise FlowError(
             f"schema={given!r:.200}: expected names and types, as in {{'word': 'string', 'count': 'int64'}}, "
@@ -86,36 +87,76 @@ def schemas(given: Any) -> tuple[Any, Any]:
         )
     names = arrow_schema.names
     if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
-        raise FlowError(f"schema: columns {names}: expected one at least, and names that are not empty")
+        raise FlowError(f"schema: columns {names}: expected at least one, and names that are not empty")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise FlowError(f"schema: several columns are called {', '.join(twice)}; give each its own name")
+    check_names(names)
     try:
         return polars.from_arrow(arrow_schema.empty_table()).schema, arrow_schema
-    except Exception as error:
-        raise FlowError(f"schema: Polars has no form for it: {error}; choose other types") from error
+    except polars_errors() as error:
+        raise FlowError(f"schema: Polars can't hold it: {error}; choose other types") from error
 
 
-def arrow_schema(schema: Any) -> Any:
-    """Return a `polars.Schema` as a `pyarrow.Schema`."""
+def is_same_type(kind: Any, field: Any) -> bool:
+    """Return whether a column of a frame has the type of an Arrow field; units and layout may differ.
+
+    Args:
+        kind: The Polars type of the column.
+        field: A `pyarrow.Field`.
+    """
+    polars, arrow = _libraries()
+    schema = arrow.schema([field])
+    try:
+        if polars.from_arrow(schema.empty_table()).dtypes != [kind]:
+            return False
+        polars.DataFrame(schema={field.name: kind}).to_arrow().cast(schema)
+    except polars_errors():
+        return False
+    return True
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names of columns that Polars takes for patterns of names.
+
+    Raises:
+        FlowError: One is such a name.
+    """
+    for name in names:
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            raise FlowError(
+                f"Polars takes the column name {name!r} for a pattern of names: choose another name"
+            )
+
+
+def polars_errors() -> tuple[type[BaseException], ...]:
+    """Return the classes of what an expression may raise: a panic of Polars is no `Exception`."""
     polars, _ = _libraries()
-    return polars.DataFrame(schema=schema).to_arrow().schema
+    return (Exception, polars.exceptions.PanicException)
 
 
-def _arrow_type(polars: Any, arrow: Any, name: object, kind: Any) -> Any:
+def _arrow_field(polars: Any, arrow: Any, name: object, kind: Any) -> Any:
+    """Return the Arrow field of a column. Its metadata has the categories of an Enum."""
     if isinstance(kind, arrow.DataType):
-        return kind
+        return arrow.field(name, kind)
     if isinstance(kind, str):
+        if (found := type_by_name(arrow, kind)) is not None:
+            return arrow.field(name, found)
+    elif isinstance(name, str):
         try:
-            return arrow.type_for_alias(kind)
-        except ValueError:
+            empty = polars.DataFrame(schema={name: kind})
+            field = empty.to_arrow().schema.field(0)
+            again = polars.from_arrow(arrow.schema([field]).empty_table()).schema
+        except polars_errors():
             pass
-    else:
-        try:
-            return polars.Series([], dtype=kind).to_arrow().type
-        except Exception:  # noqa: BLE001 - Polars raises its own, and others
-            pass
+        else:
+            if again != empty.schema:
+                raise FlowError(
+                    f"schema: column {name!r} of type {kind!r:.100} would become {again[name]} in Arrow; "
+                    f"choose another type"
+                )
+            return field
     raise FlowError(
-        f"schema: {kind!r:.100} is no type for {name!r}; expected a type of Polars or pyarrow, or the "
+        f"schema: {kind!r:.100} is not a type for {name!r}; expected a type of Polars or pyarrow, or the "
         f"name of one such as 'int64' or 'string'"
     )
 
@@ -139,8 +180,20 @@ class RowColumns:
     """
 
     def __init__(self, arrow_schema: Any) -> None:
-        self._arrow_schema = arrow_schema
+        polars, arrow = _libraries()
         self._fields = [Field(name) for name in arrow_schema.names]
+        kinds = polars.from_arrow(arrow_schema.empty_table()).schema
+        # Polars 2.1 panics at some forms of an Enum in Arrow, and replaces unknown texts with null. So it
+        # gets the texts, and casts them.
+        self._enums = {name: kind for name, kind in kinds.items() if "Enum(" in repr(kind)}
+        self._arrow_schema = arrow.schema(
+            [
+                arrow.field(one.name, _without_dictionaries(arrow, one.type), one.nullable)
+                if one.name in self._enums
+                else one
+                for one in arrow_schema
+            ]
+        )
 
     def of(self, records: Sequence[Any]) -> Any:
         """Return a `polars.DataFrame` of records.
@@ -156,12 +209,49 @@ class RowColumns:
             try:
                 check_values(arrow, values, column.type)
                 array = arrow.array(values, column.type)
+                if column.name in self._enums:
+                    _check_categories(polars, values, self._enums[column.name])
             except (ValueError, TypeError, OverflowError) as error:
                 raise ValueError(f"column {column.name!r}: {error}") from error
             if not column.nullable and array.null_count:
                 raise ValueError(f"column {column.name!r} does not accept None")
             arrays.append(array)
-        return polars.from_arrow(arrow.Table.from_arrays(arrays, schema=self._arrow_schema))
+        frame = polars.from_arrow(arrow.Table.from_arrays(arrays, schema=self._arrow_schema))
+        return frame.cast(self._enums) if self._enums else frame
+
+
+def _without_dictionaries(arrow: Any, kind: Any) -> Any:
+    """Return the Arrow type of the same values, each stored where it stands."""
+    types = arrow.types
+    if types.is_dictionary(kind):
+        return kind.value_type
+    if types.is_struct(kind):
+        return arrow.struct([one.with_type(_without_dictionaries(arrow, one.type)) for one in kind])
+    if types.is_fixed_size_list(kind):
+        return arrow.list_(_without_dictionaries(arrow, kind.value_type), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return arrow.large_list(_without_dictionaries(arrow, kind.value_type))
+    return kind
+
+
+def _check_categories(polars: Any, values: Iterable[Any], kind: Any) -> None:
+    """Refuse texts that are no categories of an Enum: Polars would replace them with null.
+
+    Raises:
+        ValueError: There is one.
+    """
+    found = [value for value in values if value is not None]
+    if isinstance(kind, polars.Enum):
+        known = frozenset(kind.categories)
+        for value in found:
+            if value not in known:
+                raise ValueError(f"{value!r:.100} is no category of {kind!r:.500}")
+    elif isinstance(kind, polars.List | polars.Array):
+        _check_categories(polars, (item for value in found for item in value), kind.inner)
+    elif isinstance(kind, polars.Struct):
+        rows = [as_mapping(value, kind.fields) for value in found]
+        for field in kind.fields:
+            _check_categories(polars, (row.get(field.name) for row in rows), field.dtype)
 
 
 def conformed(frame: Any, schema: Any, arrow_schema: Any, *, is_closed: bool) -> Any:

@@ -21,7 +21,7 @@ from crosscut.contracts.frames import (
 from crosscut.errors import ConnectorError, FlowError
 from crosscut.flow.arguments import checked_function, flow_error, shown
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator, has_event_time
-from crosscut.flow.frame_checks import RowWise, check_row_wise, made_of_nothing
+from crosscut.flow.frame_checks import RowWise, check_row_wise, expanded, made_of_nothing
 from crosscut.flow.tail import StreamEnd, Tail
 from crosscut.foundation.frame_rows import schema_text
 from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
@@ -76,7 +76,7 @@ class Frame(Tail):
             >>> numbers = cc.Flow("squares").source(cc.generate(lambda i: {"n": i}, count=10))
             >>> squares = numbers.frame({"n": "int64"}).select("n", square=pl.col("n") ** 2)
         """
-        return self._mapped("select", RowWise("select", columns, named), name)
+        return self._mapped("select", RowWise("select", expanded(columns), named), name)
 
     def with_columns(self, *columns: Any, name: str | None = None, **named: Any) -> Frame:
         """Add columns, or replace those of the same name.
@@ -94,7 +94,7 @@ class Frame(Tail):
             >>> words = cc.Flow("upper").source(cc.items([{"word": "tea"}])).frame({"word": "string"})
             >>> upper = words.with_columns(pl.col("word").str.to_uppercase())
         """
-        return self._mapped("with_columns", RowWise("with_columns", columns, named), name)
+        return self._mapped("with_columns", RowWise("with_columns", expanded(columns), named), name)
 
     def filter(self, *predicates: Any, name: str | None = None) -> Frame:
         """Keep the rows for which all predicates are true; a null is not.
@@ -111,7 +111,7 @@ class Frame(Tail):
             >>> numbers = cc.Flow("large").source(cc.generate(lambda i: {"n": i}, count=10))
             >>> large = numbers.frame({"n": "int64"}).filter(pl.col("n") > 5)
         """
-        return self._mapped("filter", RowWise("filter", predicates, {}), name)
+        return self._mapped("filter", RowWise("filter", expanded(predicates), {}), name)
 
     def drop(self, *columns: str, name: str | None = None) -> Frame:
         """Leave columns out.
@@ -127,7 +127,7 @@ class Frame(Tail):
         self._check_names("drop", columns)
         kept = [one for one in self._schema if one not in columns]
         if not kept:
-            raise flow_error(self._draft, "drop", "no column is left: a frame has one at least")
+            raise flow_error(self._draft, "drop", "no column is left; a frame needs at least one")
         return self._mapped("drop", RowWise("select", tuple(kept), {}), name)
 
     def rename(self, names: Mapping[str, str], *, name: str | None = None) -> Frame:
@@ -272,11 +272,11 @@ class Frame(Tail):
         if not names:
             raise flow_error(self._draft, kind, "expected the names of columns, found none")
         for one in names:
-            if one not in self._schema:
+            if not isinstance(one, str) or one not in self._schema:
                 raise flow_error(
                     self._draft,
                     kind,
-                    f"{shown(one)} is no column; the frame has {schema_text(self._schema)}",
+                    f"{shown(one)} is not a column; the frame has {schema_text(self._schema)}",
                 )
 
     def _add(self, kind: str, spec: OperatorSpec, name: str | None) -> DraftOperator:
@@ -295,7 +295,7 @@ def frame_of(draft: Draft, read: DraftInput, schema: Any, name: str | None) -> F
         raise flow_error(
             draft,
             kind,
-            "frames have no event time: call frame() in front of assign_timestamps, and that after rows()",
+            "frames have no event time: call assign_timestamps on records, after rows()",
         )
     is_closed = False
     if schema is None:
@@ -303,7 +303,7 @@ def frame_of(draft: Draft, read: DraftInput, schema: Any, name: str | None) -> F
             raise flow_error(
                 draft,
                 kind,
-                f"the columns of what {operator.uid!r} gives are not known: say which, as in "
+                f"the columns of {operator.uid!r} are not known: pass a schema, as in "
                 f"frame({{'word': 'string', 'count': 'int64'}})",
             )
         try:
@@ -311,6 +311,11 @@ def frame_of(draft: Draft, read: DraftInput, schema: Any, name: str | None) -> F
         except ConnectorError as error:
             raise flow_error(draft, kind, f"{error.message}. Or call frame with a schema") from error
     made, arrow_schema = _schemas(draft, kind, schema)
+    if isinstance(source, FrameSource):
+        try:
+            source.in_frames(made.names())
+        except ConnectorError as error:
+            raise flow_error(draft, kind, error.message) from error
     spec = FrameSpec(made, arrow_schema, is_closed)
     return Frame(draft, draft.add(kind, spec, read, name=name), made)
 

@@ -1,17 +1,17 @@
-"""Expressions of Polars, tried before there are any rows: names, types, and that rows stay apart."""
+"""Checks of expressions before there are any rows: names, types, and that each row stands alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from crosscut.contracts.frames import check_names, polars_errors
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error
 from crosscut.flow.draft import Draft
+from crosscut.flow.frame_expressions import row_problem
 from crosscut.foundation.frame_rows import schema_text
-
-_ALIKE = "it depends on the other rows of its batch, and where a batch begins and ends is nobody's choice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class RowWise:
         made = getattr(frame, self.method)(*self.arguments, **self.named)
         if made.height != frame.height and self.method != "filter":
             raise FlowError(
-                f"{self.method} made {made.height} rows of {frame.height}: each row has to become one; of a "
-                f"constant make a column with with_columns"
+                f"{self.method} made {made.height} rows of {frame.height}, expected one of each. Add "
+                f"constants with with_columns; use map_batches to change the number of rows"
             )
         return made
 
@@ -43,7 +43,7 @@ def made_of_nothing(draft: Draft, kind: str, function: RowWise, schema: Any) -> 
     empty = polars.DataFrame(schema=schema)
     try:
         made = getattr(empty, function.method)(*function.arguments, **function.named)
-    except Exception as error:
+    except polars_errors() as error:
         found = str(error).partition("\n")[0]
         raise flow_error(
             draft,
@@ -52,100 +52,106 @@ def made_of_nothing(draft: Draft, kind: str, function: RowWise, schema: Any) -> 
         ) from error
     if not made.width:
         raise flow_error(draft, kind, "expected columns or expressions, found none")
+    try:
+        check_names(made.columns)
+    except FlowError as error:
+        raise flow_error(draft, kind, error.message) from error
     return made.schema
 
 
 def check_row_wise(draft: Draft, kind: str, function: RowWise, schema: Any) -> None:
-    """Refuse expressions that look at other rows than the one that they are for.
+    """Refuse expressions whose result for a row depends on other rows.
 
-    Polars says it of most expressions. As it does not of all (of `x - x.mean()`, say, it denies it), those
-    that an expression is made of are asked as well, and some rows are tried together and one by one.
+    Each expression is judged (`row_problem`). Then some rows are tried together and one by one, since Polars
+    need not be right about each of its functions.
 
     Raises:
         FlowError: One does.
     """
-    for one in (*function.arguments, *function.named.values()):
-        for part in _parts(one):
-            if _looks_around(part):
-                raise flow_error(draft, kind, _refusal(str(part)))
+    for one in _expressions((*function.arguments, *function.named.values())):
+        if problem := row_problem(one, schema):
+            raise flow_error(draft, kind, problem)
     if _differs(function, _some_rows(schema)):
-        raise flow_error(draft, kind, _refusal(function.method))
-
-
-def check_aggregated(draft: Draft, function: RowWise, schema: Any) -> None:
-    """Refuse what is not one value for each row, to be aggregated.
-
-    Raises:
-        FlowError: It is not.
-    """
-    check_row_wise(draft, "agg", function, schema)
-    rows = _some_rows(schema)
-    try:
-        count = getattr(rows, function.method)(*function.arguments, **function.named).height
-    except Exception:  # noqa: BLE001 - these rows may be none that it takes
-        return
-    if count != rows.height:
         raise flow_error(
             draft,
-            "agg",
-            f"{function.arguments[0]!s:.200} gives {count} values of {rows.height} rows: expected one of "
-            f"each. Values that are not to count are made null, as in pl.when(condition).then(value)",
+            kind,
+            f"{function.method} does not compute each row from that row alone: a batch of several rows gives "
+            f"another result than its rows one by one. Use expressions of single rows; add constants with "
+            f"with_columns",
         )
 
 
-def _refusal(what: str) -> str:
-    return (
-        f"{what:.200} does not say what becomes of a row from that row alone: {_ALIKE}. Use an expression of "
-        f"single rows; a date or time that is parsed needs its format="
+def _expressions(given: Any) -> Iterator[Any]:
+    """Yield the expressions among arguments."""
+    for one in given:
+        if isinstance(one, list | tuple):
+            yield from _expressions(one)
+        elif hasattr(one, "meta"):
+            yield one
+
+
+def expanded(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    """Return arguments with lists in place of generators and the like, which can be read only once."""
+    import polars
+
+    whole = (str, bytes, list, tuple, Mapping, polars.Expr, polars.Series, polars.DataFrame)
+    return tuple(
+        list(one) if isinstance(one, Iterable) and not isinstance(one, whole) else one for one in arguments
     )
 
 
-def _parts(given: Any) -> Iterator[Any]:
-    """Yield an expression, and those that it is made of."""
-    if isinstance(given, list | tuple):
-        for one in given:
-            yield from _parts(one)
-    elif hasattr(given, "meta"):
-        yield given
-        try:
-            inner = given.meta.pop()
-        except Exception:  # noqa: BLE001 - Polars raises its own: some have no parts
-            return
-        for one in inner:
-            yield from _parts(one)
-
-
-def _looks_around(part: Any) -> bool:
-    try:
-        return not part.meta.is_literal() and not part.meta.is_row_separable()
-    except Exception:  # noqa: BLE001 - Polars raises its own for what it can't tell
-        return False
-
-
 def _some_rows(schema: Any) -> Any:
-    """Return four rows with values that come twice, in no order, and a null."""
+    """Return four rows that are not in order, with a null and a value that occurs twice.
+
+    The order differs from column to column: of equal columns `x.is_in(y)` would say the same for each row.
+    """
     import polars
 
-    order = polars.Series([2, None, 1, 2], dtype=polars.Int64)
+    numbers = [2, None, 1, 2]
     columns = []
-    for name, kind in schema.items():
+    for index, (name, kind) in enumerate(schema.items()):
+        order = polars.Series(numbers[index % 4 :] + numbers[: index % 4], dtype=polars.Int64)
         try:
-            column = order.cast(kind)
-        except Exception:  # noqa: BLE001 - Polars raises its own: some types have no such values
+            column = _values(order, kind)
+        except polars_errors():
+            # A type without such values.
             column = polars.Series([None] * len(order), dtype=kind)
         columns.append(column.alias(name))
     return polars.DataFrame(columns)
 
 
+def _values(order: Any, kind: Any) -> Any:
+    """Return a `polars.Series` of type `kind` with a value for each number of `order`."""
+    import polars
+
+    if isinstance(kind, polars.Boolean):
+        return order == 2
+    if isinstance(kind, polars.Enum):
+        names = kind.categories.to_list()
+        return polars.Series([None if one is None else names[one % len(names)] for one in order], dtype=kind)
+    if isinstance(kind, polars.Categorical | polars.Binary):
+        return order.cast(polars.String).cast(kind)
+    if isinstance(kind, polars.Struct):
+        fields = [_values(order, one.dtype).alias(one.name) for one in kind.fields]
+        return polars.DataFrame(fields).to_struct()
+    if isinstance(kind, polars.List | polars.Array):
+        width = 1 if isinstance(kind, polars.List) else kind.size
+        inner = _values(order, kind.inner).to_list()
+        return polars.Series([None if one is None else [one] * width for one in inner], dtype=kind)
+    return order.cast(kind)
+
+
 def _differs(function: RowWise, rows: Any) -> bool:
-    """Tell whether rows become something else one by one; what raises for them alone says nothing."""
+    """Tell whether rows give another result one by one; an error for single rows says nothing."""
     import polars
 
     try:
         single = polars.concat([function(rows.slice(index, 1)) for index in range(rows.height)])
-    except Exception:  # noqa: BLE001 - functions of the user may raise anything
+    except polars_errors():
+        # Functions of the user may raise anything for these rows.
         return False
     try:
         return not function(rows).equals(single)
-    except Exception:  # noqa: BLE001 - as above; but one by one it has worked
+    except polars_errors():
+        # One by one it has worked.
         return True

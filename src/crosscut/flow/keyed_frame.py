@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from crosscut.contracts.frame_aggregates import KEY_TYPES, FrameAggregate, aggregate_of
+from crosscut.contracts.frames import check_names, polars_errors
 from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, shown
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.flow.frame import Frame
-from crosscut.flow.frame_checks import RowWise, check_aggregated
+from crosscut.flow.frame_checks import RowWise, check_row_wise, expanded
 from crosscut.flow.tail import Tail
 from crosscut.foundation.frame_rows import schema_text
 from crosscut.graph.frames import FrameAggregateSpec, FrameEmit, FrameKeyBySpec
@@ -78,10 +79,18 @@ class KeyedFrame(Tail):
                 kind,
                 f"several columns would be called {', '.join(twice)}: give each its own name",
             )
+        try:
+            check_names(names)
+        except FlowError as error:
+            raise flow_error(self._draft, kind, error.message) from error
         import polars
 
         schema = polars.Schema({**keys, **{one.name: one.dtype for one in found}})
-        states = tuple((one.name, one.state) for one in found)
+        # Keys are part of the state: rows of other key columns must not be taken for these.
+        states = (
+            *((f"key {column}", str(kind_of_key)) for column, kind_of_key in keys.items()),
+            *((one.name, one.state) for one in found),
+        )
         spec = FrameAggregateSpec(found, keys, self._schema, schema, emit, states)
         read = DraftInput(self._operator, "hash")
         return Frame(self._draft, self._draft.add(kind, spec, read, name=name), schema)
@@ -89,7 +98,11 @@ class KeyedFrame(Tail):
     def _named(self, aggregates: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """Return all expressions, those of `named` with their names."""
         return [
-            *aggregates,
+            *(
+                one
+                for given in expanded(aggregates)
+                for one in (given if isinstance(given, list) else [given])
+            ),
             *(getattr(one, "alias", lambda _, one=one: one)(name) for name, one in named.items()),
         ]
 
@@ -98,7 +111,7 @@ class KeyedFrame(Tail):
             found = aggregate_of(expression, self._schema)
         except FlowError as error:
             raise flow_error(self._draft, "agg", error.message) from error
-        except Exception as error:
+        except polars_errors() as error:
             problem = str(error).partition("\n")[0]
             raise flow_error(
                 self._draft,
@@ -107,7 +120,7 @@ class KeyedFrame(Tail):
                 f"({schema_text(self._schema)})",
             ) from error
         if found.of is not None:
-            check_aggregated(self._draft, RowWise("select", (found.of,), {}), self._schema)
+            check_row_wise(self._draft, "agg", RowWise("select", (found.of,), {}), self._schema)
         return found
 
 
@@ -122,8 +135,8 @@ def keyed_frame(
             raise flow_error(
                 draft,
                 "key_by",
-                f"column {column!r} of type {schema[column]} holds no keys: expected integers of up to 64 "
-                f"bits, texts, bytes, booleans or whole floats; cast it, as in "
+                f"column {column!r} of type {schema[column]} can't be a key: expected integers of up "
+                f"to 64 bits, texts, bytes, booleans or whole floats; cast it, as in "
                 f"pl.col({column!r}).cast(pl.String)",
             )
     spec = FrameKeyBySpec(columns, schema)

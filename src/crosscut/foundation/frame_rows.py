@@ -141,13 +141,26 @@ def as_records(frame: Any) -> list[Any]:
     """Return the rows of a `polars.DataFrame` as dicts.
 
     Raises:
-        ValueError: A time of the day is no whole number of microseconds, with which times of Python end.
+        ValueError: A time of day is not a whole number of microseconds, the resolution of Python's times.
+        OverflowError: A time is outside the range of Python's times.
     """
     for name, kind in frame.schema.items():
-        if str(kind) == "Time" and (frame[name].to_physical() % 1_000 != 0).any():
-            raise ValueError(f"column {name!r} has times of the day with nanoseconds, which Python has not")
+        if "Time" in repr(kind) and _has_nanoseconds(frame[name]):
+            raise ValueError(
+                f"column {name!r} has times of day with nanoseconds; Python has only microseconds"
+            )
     records: list[Any] = frame.to_dicts()
     return records
+
+
+def _has_nanoseconds(column: Any) -> bool:
+    """Tell whether a column has times of day, in lists and structs too, with parts of a microsecond."""
+    name = str(column.dtype.base_type())
+    if name in ("List", "Array"):
+        return _has_nanoseconds(column.explode())
+    if name == "Struct":
+        return any(map(_has_nanoseconds, column.struct.unnest().get_columns()))
+    return name == "Time" and bool((column.to_physical() % 1_000 != 0).any())
 
 
 def ipc_bytes(frame: Any) -> bytes:

@@ -10,7 +10,7 @@ from crosscut.errors import FlowError, InternalError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows, key_values
 from crosscut.graph.frames import FrameAggregateSpec
-from crosscut.operators.frames import frame_of
+from crosscut.operators.frames import frame_of, row_error
 from crosscut.operators.keyed import NOTHING_YET, KeyedOperator
 from crosscut.operators.operator import user_code_error
 from crosscut.state.keyed import KeyedState
@@ -26,16 +26,19 @@ class AggregateFrame(KeyedOperator):
 
     def __init__(self, uid: str, state: KeyedState, spec: FrameAggregateSpec) -> None:
         super().__init__(uid, state, "final" if spec.emit == "final" else "updates")
+        self._reads = spec.reads
         self._partials = Partials(spec.aggregates, tuple(spec.keys))
         self._results = Results(spec.aggregates, spec.keys)
 
     def process(self, batch: Batch) -> Batch:
-        rows = frame_of(self.uid, batch)
+        rows = frame_of(self.uid, batch, self._reads)
         self.time_budget.step()
         try:
             different, parts = self._partials.of(rows.frame)
         except BaseException as error:
-            raise user_code_error(self.uid, error, rows, is_first=not self.taken_count) from error
+            raise row_error(
+                self.uid, rows, self._partials.of, error, is_first=not self.taken_count
+            ) from error
         keys = key_values(different)
         self._state.fetch(keys, to_change=True)
         slots, values = self._state.to_change(keys)

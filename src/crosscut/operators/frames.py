@@ -5,9 +5,10 @@ They run in no copy of the process: the threads of Polars are not there after a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, assert_never
 
-from crosscut.contracts.frames import RowColumns, conformed
+from crosscut.contracts.frames import RowColumns, conformed, polars_errors
 from crosscut.errors import FlowError, InternalError, UserCodeError
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows, as_records, schema_text
@@ -25,7 +26,7 @@ def frame_operator(uid: str, spec: FrameSpec | FrameMapSpec | FrameRowsSpec | Fr
         case FrameRowsSpec():
             return FrameToRows(uid)
         case FrameKeyBySpec(columns):
-            return FrameKeys(uid, columns)
+            return FrameKeys(uid, columns, spec.schema)
         case _:
             assert_never(spec)
 
@@ -52,17 +53,17 @@ class ToFrame(Operator):
         else:
             try:
                 frame = self._columns.of(records)
-            except Exception as error:
+            except polars_errors() as error:
                 raise self._misfit(records, error) from error
         self.taken_count += len(batch)
         return Batch(FrameRows(frame))
 
-    def _misfit(self, records: list[Any], error: Exception) -> UserCodeError:
+    def _misfit(self, records: list[Any], error: BaseException) -> UserCodeError:
         """Return the error that names the first record that does not fit."""
         for record in records:
             try:
                 self._columns.of([record])
-            except Exception as found:  # noqa: BLE001 - a record's own methods may raise anything
+            except polars_errors() as found:
                 return self._blamed(_unfit(self._spec, found), record)
         return self._blamed(_unfit(self._spec, error), records[0])
 
@@ -70,7 +71,7 @@ class ToFrame(Operator):
         return user_code_error(self.uid, error, record, is_first=not self.taken_count)
 
 
-def _unfit(spec: FrameSpec, error: Exception) -> FlowError:
+def _unfit(spec: FrameSpec, error: BaseException) -> FlowError:
     why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
     return FlowError(
         f"a record does not fit the schema of the frame ({schema_text(spec.schema)}): {why}; map it to one "
@@ -89,7 +90,7 @@ class FrameMap(Operator):
         self._function = spec.function
 
     def process(self, batch: Batch) -> Batch:
-        rows = frame_of(self.uid, batch)
+        rows = frame_of(self.uid, batch, self._spec.reads)
         self.time_budget.step()
         try:
             made = self._made(rows.frame)
@@ -108,21 +109,11 @@ class FrameMap(Operator):
         return made
 
     def _blamed(self, rows: FrameRows, error: BaseException) -> UserCodeError:
-        """Return the error that names the first row for which it is raised, where rows can be told apart."""
-        first = not self.taken_count
-        if not self._spec.is_by_row or not isinstance(error, Exception):
-            return user_code_error(self.uid, error, rows, is_first=first)
-        frame, start, end = rows.frame, 0, len(rows)
-        while end - start > 1:
-            middle = (start + end) // 2
-            try:
-                self._made(frame.slice(start, middle - start))
-            except Exception as found:  # noqa: BLE001 - the user's own functions may raise anything
-                end, error = middle, found
-            else:
-                start = middle
-        row = frame.row(start, named=True)
-        return user_code_error(self.uid, error, row, is_first=first and not start)
+        """Return the error that names the first row for which it is raised, if rows are independent."""
+        is_first = not self.taken_count
+        if not self._spec.is_by_row:
+            return user_code_error(self.uid, error, rows, is_first=is_first)
+        return row_error(self.uid, rows, self._made, error, is_first=is_first)
 
 
 class FrameToRows(Operator):
@@ -133,10 +124,7 @@ class FrameToRows(Operator):
     def process(self, batch: Batch) -> Batch:
         rows = frame_of(self.uid, batch)
         self.time_budget.step()
-        try:
-            records = as_records(rows.frame)
-        except ValueError as error:
-            raise user_code_error(self.uid, error, rows, is_first=not self.taken_count) from error
+        records = records_of(self.uid, rows, is_first=not self.taken_count)
         self.taken_count += len(batch)
         return Batch(records)
 
@@ -146,24 +134,79 @@ class FrameKeys(Operator):
 
     runs_in_copies = False
 
-    def __init__(self, uid: str, columns: tuple[str, ...]) -> None:
+    def __init__(self, uid: str, columns: tuple[str, ...], schema: Any) -> None:
         super().__init__(uid)
         self._columns = columns
+        self._schema = schema
 
     def process(self, batch: Batch) -> Batch:
         self.time_budget.step()
         self.taken_count += len(batch)
-        return Batch(frame_of(self.uid, batch).with_keys(self._columns))
+        return Batch(frame_of(self.uid, batch, self._schema).with_keys(self._columns))
 
 
-def frame_of(uid: str, batch: Batch) -> FrameRows:
-    """Return the rows of a batch that operator `uid` got.
+def records_of(uid: str, rows: FrameRows, *, is_first: bool) -> list[Any]:
+    """Return rows as dicts.
 
     Raises:
+        UserCodeError: Python has no value for what a row holds. Names the row.
+    """
+    try:
+        return as_records(rows.frame)
+    except polars_errors() as error:
+        raise row_error(uid, rows, as_records, error, is_first=is_first) from error
+
+
+def row_error(
+    uid: str, rows: FrameRows, call: Callable[[Any], Any], error: BaseException, *, is_first: bool
+) -> UserCodeError:
+    """Return the error of the first row for which `call` raises, where rows are independent.
+
+    Args:
+        error: What it raised for all `rows`.
+        is_first: The operator has not processed any rows before.
+    """
+    errors = polars_errors()
+    if not isinstance(error, errors):
+        return user_code_error(uid, error, rows, is_first=is_first)
+    frame, start, end = rows.frame, 0, len(rows)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            call(frame.slice(start, middle - start))
+        except errors as found:
+            end, error = middle, found
+        else:
+            start = middle
+    try:
+        row = frame.row(start, named=True)
+    except errors:
+        # Python has no such time, and Polars can't print it either: show times as numbers.
+        import polars
+
+        row = frame.slice(start, 1).select(polars.all().to_physical()).row(0, named=True)
+    return user_code_error(uid, error, row, is_first=is_first and not start)
+
+
+def frame_of(uid: str, batch: Batch, reads: Any = None) -> FrameRows:
+    """Return the rows of a batch that operator `uid` got.
+
+    Args:
+        reads: The schema that they must have; None: any.
+
+    Raises:
+        UserCodeError: They have another schema: they were in flight in an earlier version of the flow.
         InternalError: They are records.
     """
     rows = batch.records
     if not isinstance(rows, FrameRows):
         kind = type(rows).__name__
         raise InternalError(f"operator {uid!r} got a {kind} of records, expected rows of a frame")
+    if reads is not None and rows.frame.schema != reads:
+        problem = FlowError(
+            f"the rows have the columns ({schema_text(rows.frame.schema)}), expected ({schema_text(reads)}): "
+            f"the checkpoint has them in flight from an earlier version of the flow. Start that version "
+            f"again and stop it with a savepoint of aligned snapshots, or start from the beginning"
+        )
+        raise user_code_error(uid, problem, rows)
     return rows

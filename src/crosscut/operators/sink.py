@@ -7,6 +7,7 @@ from crosscut.contracts.dead_letters import DeadLetter, SetsAside
 from crosscut.foundation.batch import Batch
 from crosscut.foundation.frame_rows import FrameRows
 from crosscut.operators.connector_errors import raise_named, record_to_blame
+from crosscut.operators.frames import records_of
 from crosscut.operators.operator import Operator
 from crosscut.operators.sides import Sides
 
@@ -33,7 +34,7 @@ class SinkOperator(Operator):
             self.time_budget.step()
             records = batch.records
             if isinstance(records, FrameRows) and not self.writer.takes_frames:
-                records = list(records)
+                records = records_of(self.uid, records, is_first=not self.taken_count)
             try:
                 self.writer.write(records)
             except BaseException as error:  # noqa: BLE001 - a sink may raise anything; raised again

@@ -8,7 +8,7 @@ from typing import Any
 
 from crosscut.connectors.extras import required
 from crosscut.connectors.files.rows import checked_columns
-from crosscut.contracts.arrow_checks import check_values
+from crosscut.contracts.arrow_checks import check_values, type_by_name
 from crosscut.errors import ConnectorError
 
 REFUSALS = (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError)
@@ -93,22 +93,10 @@ def _type_of(arrow: Any, name: str, kind: Any) -> Any:
     if isinstance(kind, arrow.DataType):
         return kind
     if isinstance(kind, str):
-        unit, _, zone = kind.removesuffix("]").partition(", tz=")
-        if zone and unit.startswith("timestamp["):
-            return arrow.timestamp(unit.removeprefix("timestamp["), tz=zone)
-        try:
-            return arrow.type_for_alias(kind)
-        except ValueError:
-            pass
+        found = type_by_name(arrow, kind)
+        if found is not None:
+            return found
     raise ConnectorError(
         f"schema: {kind!r} is not a type for {name!r}; expected one such as 'int64', 'string' or "
         f"'timestamp[us]', or give a pyarrow.Schema"
     )
-
-
-def plain_type(kind: Any) -> Any:
-    """Return the type of the same values whose offsets are short: text and bytes have several layouts."""
-    arrow = required("pyarrow", "parquet")
-    if str(kind) in ("string", "large_string", "string_view"):
-        return arrow.string()
-    return arrow.binary() if str(kind) in ("binary", "large_binary", "binary_view") else kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crosscut.connectors.extras import required
-from crosscut.connectors.files.arrow_values import RowBatches, plain_type, schema_of
+from crosscut.connectors.files.arrow_values import RowBatches, schema_of
 from crosscut.connectors.files.file_encoders import FileEncoder
 from crosscut.connectors.files.file_sink import FileSink, sink_directory
 from crosscut.connectors.files.partitions import (
@@ -20,7 +20,7 @@ from crosscut.connectors.files.partitions import (
 )
 from crosscut.connectors.files.rows import checked_row, row_maker
 from crosscut.contracts.connectors import Sink, SinkContext, SinkWriter
-from crosscut.contracts.frames import TakesFrames, arrow_schema
+from crosscut.contracts.frames import TakesFrames, is_same_type
 from crosscut.errors import ConnectorError
 from crosscut.foundation.frame_rows import FrameRows, schema_text
 from crosscut.foundation.suggestions import checks_options
@@ -138,13 +138,12 @@ class ParquetFiles(FileSink, TakesFrames):
     def takes_frame(self, schema: Any) -> bool:
         if self.row is not None:
             return False
-        found = {field.name: field.type for field in arrow_schema(schema)}
         problems = [
             f"no column {field.name!r}"
-            if field.name not in found
+            if field.name not in schema
             else f"{field.name!r} of type {schema[field.name]}, expected {field.type}"
             for field in self.schema
-            if plain_type(found.get(field.name)) != plain_type(field.type)
+            if field.name not in schema or not is_same_type(schema[field.name], field)
         ]
         if problems:
             raise ConnectorError(
@@ -185,6 +184,7 @@ class ParquetEncoder(FileEncoder):
         self._arrow = required("pyarrow", "parquet")
         self._codec = sink.codec
         self._schema = sink.schema_of_files
+        self._location = sink.location
         self._rows = RowBatches(self._schema, sink.location)
         # What is divided comes as rows.
         row = None if sink.layout.partition_by else sink.row
@@ -209,7 +209,10 @@ class ParquetEncoder(FileEncoder):
             if not field.nullable and rows.frame[field.name].null_count():
                 # By rows the first one is found.
                 return self.add(list(rows))
-        table = rows.frame.select(self._schema.names).to_arrow().cast(self._schema)
+        try:
+            table = rows.frame.select(self._schema.names).to_arrow().cast(self._schema)
+        except self._arrow.ArrowException as error:
+            raise ConnectorError(f"{self._location}: a value does not fit its column: {error}") from error
         self._batches += table.to_batches()
         self._row_count += len(rows)
         if self._row_count >= ROW_GROUP_ROWS:

@@ -20,7 +20,7 @@ from crosscut.connectors.files.parquet_limits import rows_at_once
 from crosscut.connectors.files.read_ahead import BatchesAhead, from_row
 from crosscut.connectors.files.rows import checked_columns
 from crosscut.contracts.connectors import JSON, EndOfSplit, Source, Split, SplitReader, Wait
-from crosscut.contracts.frames import FrameSource
+from crosscut.contracts.frames import FrameSource, polars_errors
 from crosscut.errors import ConnectorError
 from crosscut.foundation.frame_rows import FrameRows
 from crosscut.foundation.suggestions import checks_options
@@ -90,10 +90,13 @@ class ParquetSource(FileSource[dict[str, Any]], FrameSource):
     def in_frames(self, columns: Sequence[str]) -> Source[Any]:
         """Return the source of the same rows as columns."""
         known = self.columns
-        wanted = known if known is not None and not columns else tuple(columns) or None
-        if known is not None and wanted is not None:
-            # What was left out with columns= is missed by name, as in records.
-            wanted = tuple(name for name in wanted if name in known)
+        missing = [name for name in columns if known is not None and name not in known]
+        if missing:
+            raise ConnectorError(
+                f"read_parquet(columns={list(known or ())}) does not read {', '.join(missing)}: add these to "
+                f"columns=, or leave columns= out, since a frame reads only the columns of its schema"
+            )
+        wanted = tuple(columns) or known
         return replace(self, columns=wanted, batch_rows=FRAME_BATCH_ROWS, as_frames=True)
 
     def reader(self, split: Split, position: JSON) -> SplitReader[dict[str, Any]]:
@@ -192,8 +195,14 @@ class _ParquetReader(SplitReader[dict[str, Any]]):
         return self._rows.rows(some, self._position)
 
     def _frame(self, some: Any) -> list[Any]:
-        frame = required("polars", "polars").from_arrow(some)
-        return FrameRows(frame)
+        try:
+            return FrameRows(required("polars", "polars").from_arrow(some))
+        except polars_errors() as error:
+            raise ConnectorError(
+                f"{self._path}: Polars can't hold the rows from row {self._position} on: {error}. Call "
+                f"frame with a schema without the column, or write the file with another type",
+                path=self._path,
+            ) from error
 
     def close(self) -> None:
         self._ahead.close()
