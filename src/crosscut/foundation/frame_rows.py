@@ -153,6 +153,23 @@ def as_records(frame: Any) -> list[Any]:
     return records
 
 
+def row_to_show(frame: Any, index: int, errors: tuple[type[BaseException], ...]) -> dict[str, Any]:
+    """Return a row of a `polars.DataFrame` as a dict for a message, with times as numbers if Python has none.
+
+    Args:
+        errors: What Polars raises for such times.
+    """
+    row: dict[str, Any]
+    try:
+        row = frame.row(index, named=True)
+    except errors:
+        import polars
+
+        # Polars can't print it either.
+        row = frame.slice(index, 1).select(polars.all().to_physical()).row(0, named=True)
+    return row
+
+
 def _has_nanoseconds(column: Any) -> bool:
     """Tell whether a column has times of day, in lists and structs too, with parts of a microsecond."""
     name = str(column.dtype.base_type())

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from crosscut.contracts.frames import RowColumns, conformed, polars_errors
 from crosscut.errors import FlowError, InternalError, UserCodeError
 from crosscut.foundation.batch import Batch
-from crosscut.foundation.frame_rows import FrameRows, as_records, schema_text
+from crosscut.foundation.frame_rows import FrameRows, as_records, row_to_show, schema_text
 from crosscut.graph.frames import FrameKeyBySpec, FrameMapSpec, FrameRowsSpec, FrameSpec
 from crosscut.operators.operator import Operator, user_code_error
 
@@ -178,13 +178,7 @@ def row_error(
             end, error = middle, found
         else:
             start = middle
-    try:
-        row = frame.row(start, named=True)
-    except errors:
-        # Python has no such time, and Polars can't print it either: show times as numbers.
-        import polars
-
-        row = frame.slice(start, 1).select(polars.all().to_physical()).row(0, named=True)
+    row = row_to_show(frame, start, errors)
     return user_code_error(uid, error, row, is_first=is_first and not start)
 
 
