@@ -83,6 +83,7 @@ AROUND: dict[str, Callable[[], Any]] = {
     "in another column": lambda: pl.col("id").is_in(pl.col("other")),
     "replaced by another column": lambda: pl.col("id").replace(pl.col("other"), pl.col("id")),
     "replaced strictly": lambda: pl.col("id").replace_strict(pl.col("other"), pl.col("id")),
+    "promised order": lambda: pl.col("id").set_sorted(),
     "SQL average": lambda: pl.sql_expr("id - avg(id)"),
     "number of a Categorical": lambda: pl.col("category").to_physical(),
     "cast of a Categorical": lambda: pl.col("category").cast(pl.UInt32),
@@ -207,6 +208,16 @@ def test_generators_of_expressions_are_read_once() -> None:
         frame().select(pl.col(one).cum_sum() for one in names)
     kept = frame().key_by("word").agg(pl.col(one).sum() for one in names)
     assert list(kept.schema) == ["word", "id", "other"]
+
+
+def test_a_column_called_name_is_made_with_alias() -> None:
+    for write in (
+        lambda: frame().select("id", name=pl.col("word")),
+        lambda: frame().key_by("id").agg(name=pl.len()),
+    ):
+        with pytest.raises(FlowError, match=r"name= names the operator.*use \.alias\('name'\)"):
+            write()
+    assert list(frame().select(pl.col("word").alias("name")).schema) == ["name"]
 
 
 def test_an_expression_that_can_not_be_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

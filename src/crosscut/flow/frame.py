@@ -21,7 +21,7 @@ from crosscut.contracts.frames import (
 from crosscut.errors import ConnectorError, FlowError
 from crosscut.flow.arguments import checked_function, flow_error, shown
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator, has_event_time
-from crosscut.flow.frame_checks import RowWise, check_row_wise, expanded, made_of_nothing
+from crosscut.flow.frame_checks import RowWise, check_operator_name, check_row_wise, checked_schema, expanded
 from crosscut.flow.tail import StreamEnd, Tail
 from crosscut.foundation.frame_rows import schema_text
 from crosscut.graph.frames import FrameMapSpec, FrameRowsSpec, FrameSpec
@@ -264,7 +264,8 @@ class Frame(Tail):
         return StreamEnd(self._draft, self._add("sink", SinkSpec(sink), name))
 
     def _mapped(self, kind: str, function: RowWise, name: str | None) -> Frame:
-        schema = made_of_nothing(self._draft, kind, function, self._schema)
+        check_operator_name(self._draft, kind, name)
+        schema = checked_schema(self._draft, kind, function, self._schema)
         check_row_wise(self._draft, kind, function, self._schema)
         return self._then(kind, FrameMapSpec(function, self._schema, schema, kind), schema, name)
 

@@ -32,8 +32,8 @@ class RowWise:
         return made
 
 
-def made_of_nothing(draft: Draft, kind: str, function: RowWise, schema: Any) -> Any:
-    """Return the schema of what `function` makes of a frame of `schema`, without rows.
+def checked_schema(draft: Draft, kind: str, function: RowWise, schema: Any) -> Any:
+    """Return the schema of what `function` makes of a frame of `schema`, which it tries without rows.
 
     Raises:
         FlowError: Polars refuses it.
@@ -57,6 +57,20 @@ def made_of_nothing(draft: Draft, kind: str, function: RowWise, schema: Any) -> 
     except FlowError as error:
         raise flow_error(draft, kind, error.message) from error
     return made.schema
+
+
+def check_operator_name(draft: Draft, kind: str, name: object) -> None:
+    """Refuse a column that was meant to be called "name".
+
+    Raises:
+        FlowError: `name` is an expression.
+    """
+    if name is not None and not isinstance(name, str):
+        raise flow_error(
+            draft,
+            kind,
+            "name= names the operator, and expects a text; for a column called 'name' use .alias('name')",
+        )
 
 
 def check_row_wise(draft: Draft, kind: str, function: RowWise, schema: Any) -> None:

@@ -129,6 +129,9 @@ class _Rewriting:
             case {"Function": {"input": [_, *values], "function": "Replace" | {"ReplaceStrict": _}}}:
                 for choices in values[:2]:
                     self._check_choices("replace", choices)
+            case {"Function": {"function": {"SetSortedFlag": _}}}:
+                # Polars would skip rows that are not in the order that it was promised.
+                self.problem = "rows of a batch need not be in order. Leave set_sorted out"
             case {"Function": {"input": [value], "function": "ToPhysical" | {"Hash": _}}}:
                 self._check_codes(value)
             case {"Cast": {"expr": value, "dtype": {**kind}}} if _is_number(kind.get("Literal", "Int")):

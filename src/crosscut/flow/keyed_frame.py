@@ -10,7 +10,7 @@ from crosscut.errors import FlowError
 from crosscut.flow.arguments import flow_error, shown
 from crosscut.flow.draft import Draft, DraftInput, DraftOperator
 from crosscut.flow.frame import Frame
-from crosscut.flow.frame_checks import RowWise, check_row_wise, expanded
+from crosscut.flow.frame_checks import RowWise, check_operator_name, check_row_wise, expanded
 from crosscut.flow.tail import Tail
 from crosscut.foundation.frame_rows import schema_text
 from crosscut.graph.frames import FrameAggregateSpec, FrameEmit, FrameKeyBySpec
@@ -66,6 +66,7 @@ class KeyedFrame(Tail):
             ... )
         """
         kind = "agg"
+        check_operator_name(self._draft, kind, name)
         if emit not in get_args(FrameEmit):
             raise flow_error(self._draft, kind, f"emit={shown(emit)}: expected 'batch' or 'final'")
         found = tuple(self._aggregate(one) for one in self._named(aggregates, named))
