@@ -16,9 +16,19 @@ from jobs import Armed, NumberedJob, Record, lose, shaken, until
 from proving import proven
 
 import crosscut as cc
-from crosscut.errors import CrosscutError
+from crosscut.errors import CrosscutError, SettingsError
+from crosscut.store.mounts import check_is_local
 
-LOGGED: dict[str, Any] = {"snapshots": "logged"}
+
+@pytest.fixture(params=["files", "objects"])
+def logged(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Settings of a job with logs of this kind."""
+    if request.param == "files":
+        try:
+            check_is_local(str(tmp_path))
+        except SettingsError as error:
+            pytest.skip(str(error))
+    return {"snapshots": cc.Logged(log=request.param)}
 
 
 class LoggedJob(NumberedJob):
@@ -39,9 +49,11 @@ def finish(numbered: LoggedJob, job: Any, started: Any) -> None:
     assert numbered.completed() == []
 
 
-def test_output_is_visible_while_the_job_runs_and_exact_after_kills(tmp_path: Path, started: Any) -> None:
+def test_output_is_visible_while_the_job_runs_and_exact_after_kills(
+    tmp_path: Path, started: Any, logged: dict[str, Any]
+) -> None:
     """Three times a worker is killed, once both: no record is lost, doubled or overtaken."""
-    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=LOGGED)
+    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=logged)
     job = started(numbered)
     until(numbered.lines, "the first output")
     for victims in ((0,), (1,), (0, 1)):
@@ -63,11 +75,11 @@ def test_output_is_visible_while_the_job_runs_and_exact_after_kills(tmp_path: Pa
     ],
 )
 def test_a_worker_killed_at_a_group_changes_nothing(
-    tmp_path: Path, started: Any, arm: Callable[..., Armed], place: str
+    tmp_path: Path, started: Any, arm: Callable[..., Armed], place: str, logged: dict[str, Any]
 ) -> None:
     nth = 1 if place == "restore.claimed" else 5
     armed = arm(f"{place}:kill:{nth}:0", f"{place}:kill:{nth + 4}:1")
-    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=LOGGED)
+    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=logged)
     job = started(numbered)
     if place != "restore.claimed":
         until(armed.all_fired, "the kills")
@@ -75,10 +87,10 @@ def test_a_worker_killed_at_a_group_changes_nothing(
 
 
 def test_the_next_driver_goes_on_from_the_logs(
-    tmp_path: Path, drive: Callable[..., Driver], started: Any
+    tmp_path: Path, drive: Callable[..., Driver], started: Any, logged: dict[str, Any]
 ) -> None:
-    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=LOGGED)
-    driver = drive(numbered, None, **LOGGED)
+    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=logged)
+    driver = drive(numbered, None, **logged)
     until(lambda: numbered.lines() > 500, "output of the first driver")
     driver.kill()
     driver.family_is_gone()
@@ -88,7 +100,9 @@ def test_the_next_driver_goes_on_from_the_logs(
     finish(numbered, job, started)
 
 
-def test_a_long_log_becomes_a_snapshot(tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_becomes_a_snapshot(
+    tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch, logged: dict[str, Any]
+) -> None:
     """The tail stays short, and what follows a kill is exact all the same."""
     from crosscut.driver import job_spec
     from crosscut.protocol.unit_log.spec import UnitLogSpec
@@ -97,7 +111,7 @@ def test_a_long_log_becomes_a_snapshot(tmp_path: Path, started: Any, monkeypatch
         return UnitLogSpec(kind, interval_ms, tail_groups_max=5)
 
     monkeypatch.setattr(job_spec, "UnitLogSpec", short)
-    numbered = LoggedJob(tmp_path, count=20_000, held=True, settings=LOGGED)
+    numbered = LoggedJob(tmp_path, count=20_000, held=True, settings=logged)
     job = started(numbered)
 
     def segments() -> int:
@@ -152,9 +166,11 @@ def _by_chance(one: Record) -> Record:
     return one
 
 
-def test_what_was_seen_of_code_by_chance_stays_true(tmp_path: Path, started: Any) -> None:
+def test_what_was_seen_of_code_by_chance_stays_true(
+    tmp_path: Path, started: Any, logged: dict[str, Any]
+) -> None:
     """Each record names the tag before it: in the output these make one chain for each key."""
-    numbered = TaggedJob(tmp_path, count=12_000, settings=LOGGED)
+    numbered = TaggedJob(tmp_path, count=12_000, settings=logged)
     job = started(numbered)
     until(numbered.lines, "the first output")
     for victim in (0, 1):
@@ -174,13 +190,18 @@ def test_what_was_seen_of_code_by_chance_stays_true(tmp_path: Path, started: Any
     assert numbers == list(range(12_000))
 
 
-def test_a_directory_with_logs_is_refused_to_other_jobs(tmp_path: Path, started: Any) -> None:
-    numbered = LoggedJob(tmp_path, count=100, settings=LOGGED)
+def test_a_directory_with_logs_is_refused_to_other_jobs(
+    tmp_path: Path, started: Any, logged: dict[str, Any]
+) -> None:
+    numbered = LoggedJob(tmp_path, count=100, settings=logged)
     job = started(numbered)
     until(numbered.lines, "output")
     job.stop()
     until(lambda: job.status != "running", "the stop")
     started.finish(job, lambda: None)
-    for other in ({"snapshots": "aligned"}, {**LOGGED, "parallelism": 3}):
+    (found,) = {"files", "objects"} - {logged["snapshots"].log}
+    other_log: dict[str, Any] = {"snapshots": cc.Logged(log=found)}
+    others = ({"snapshots": "aligned"}, {**logged, "parallelism": 3}, other_log)
+    for other in others:
         with pytest.raises(CrosscutError, match="logs of 2 workers"):
             LoggedJob(tmp_path, count=100, settings=other).start(started.spark)

@@ -520,7 +520,7 @@ def test_a_file_system_that_is_not_known_to_be_local_is_refused(
     with pytest.raises(
         SettingsError,
         match=rf"found {kind} \(/\), expected a local file system, one of btrfs, ext4, tmpfs, xfs, .*"
-        rf"or keep the log in the checkpoint store",
+        rf"or choose log='objects'",
     ):
         FileUnitLog(str(tmp_path), UNIT)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from crosscut.contracts.checking import check_duration, checked_new, shows_fields
 from crosscut.errors import SettingsError
 from crosscut.foundation.durations import Duration, duration_ms
 
 SnapshotKind = Literal["aligned", "unaligned", "switching", "at-least-once", "halting", "none", "logged"]
+LogChoice = Literal["auto", "files", "objects"]
 _SWITCHING = re.compile(r"aligned\s*,\s*unaligned\s+after\s+(.+)")
 
 
@@ -55,15 +56,20 @@ class Logged:
     worker before. After a failure all workers go on from the ends of their logs.
 
     Attributes:
-        interval: How old a group becomes while there is more to do. Each one is an object in the
-            checkpoint directory, and a transaction of each sink that has output.
+        interval: How old a group becomes while there is more to do; default: "20ms" with objects, and "2ms"
+            with files. Each group is an entry of the log, and a transaction of each sink that has output.
+        log: What the logs are made of, in the checkpoint directory. "files": a file that grows, which is
+            faster; driver and workers must be on one host, and the directory on a local file system (ext4,
+            xfs, btrfs or tmpfs). "objects": an object for each group, in any store that has checkpoints.
+            "auto": files where they can be, else objects; a directory with logs goes on with what it has.
 
     Examples:
         >>> import crosscut as cc
         >>> settings = cc.Settings(snapshots=cc.Logged(interval="50ms"))
     """
 
-    interval: Duration = "20ms"
+    interval: Duration | None = None
+    log: LogChoice = "auto"
 
     if not TYPE_CHECKING:
         # Type checkers report it themselves.
@@ -72,11 +78,16 @@ class Logged:
             return checked_new(cls, unnamed, given, " of Logged")
 
     def __post_init__(self) -> None:
-        check_duration("interval", self.interval, 0)
+        if self.interval is not None:
+            check_duration("interval", self.interval, 0)
+        if self.log not in get_args(LogChoice):
+            raise SettingsError(f"log={self.log!r}: expected 'auto', 'files' or 'objects'")
 
     @property
     def interval_ms(self) -> float:
-        """`interval` in milliseconds."""
+        """`interval` in milliseconds, or the default for this log."""
+        if self.interval is None:
+            return 2.0 if self.log == "files" else 20.0
         return duration_ms(self.interval, "interval")
 
 
@@ -108,5 +119,5 @@ def protocol_of(given: object) -> tuple[SnapshotKind, float]:
     raise SettingsError(
         f"snapshots={given!r}: expected 'aligned', 'unaligned', crosscut.Aligned(unaligned_after=...), as "
         f"text 'aligned, unaligned after 100ms', 'at-least-once', 'halting', 'none', 'logged' or "
-        f"crosscut.Logged(interval=...)"
+        f"crosscut.Logged(...)"
     )

@@ -15,6 +15,7 @@ from crosscut.contracts.dynamic_source import DynamicSource
 from crosscut.contracts.engines import Auto, TriggerName
 from crosscut.contracts.invariants import Invariant
 from crosscut.contracts.settings import Settings
+from crosscut.contracts.snapshot_protocols import Logged
 from crosscut.driver.untried import untried_in_copies
 from crosscut.errors import ConnectorError, FlowError
 from crosscut.foundation.ids import Lineage, TaskId, VertexId
@@ -122,8 +123,9 @@ def committed_output(
     return tuple(found)
 
 
-LOG_KIND: LogKind = "objects"
-"""Of the logs of workers: such a log can be in any store that has checkpoints."""
+def unit_log_kind(logged: Logged) -> LogKind:
+    """Return what the logs of workers are made of; of "auto", which is decided before: of objects."""
+    return "segment files" if logged.log == "files" else "objects"
 
 
 def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
@@ -139,7 +141,7 @@ def identity(graph: JobGraph, settings: Settings) -> JobIdentity:
         pid=os.getpid(),
         accepts_changes=settings.accept_changes,
         is_fresh=settings.fresh,
-        unit_log=LOG_KIND if settings.logged is not None else "",
+        unit_log=unit_log_kind(settings.logged) if settings.logged is not None else "",
     )
 
 
@@ -174,7 +176,7 @@ def task_settings(settings: Settings) -> TaskSettings:
         sink_timeout_ms=int(settings.milliseconds("checkpoint_timeout")),
         snapshots="aligned" if kind == "none" or kind == "logged" else kind,
         is_periodic=kind not in ("none", "logged"),
-        unit_log=UnitLogSpec(LOG_KIND, int(logged.interval_ms)) if logged is not None else None,
+        unit_log=None if logged is None else UnitLogSpec(unit_log_kind(logged), int(logged.interval_ms)),
         alignment_timeout_ms=alignment_timeout_ms,
         spill_bytes=continuous.spill_bytes,
         spill_dir=None if continuous.spill_dir is None else os.fspath(continuous.spill_dir),

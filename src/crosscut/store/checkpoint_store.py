@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import chain
 
-from crosscut.errors import StoreError
+from crosscut.errors import InternalError, StoreError
 from crosscut.foundation.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.foundation.urls import local_path
 from crosscut.protocol.log.entries import LogEntry
@@ -96,11 +96,11 @@ class CheckpointStore:
         Raises:
             StoreError: The directory can't be made, or is no place for a log of this kind.
         """
-        return (
-            FileUnitLog(self._files.root, unit)
-            if kind == "segment files"
-            else ObjectUnitLog(self._files, unit)
-        )
+        if kind == "objects":
+            return ObjectUnitLog(self._files, unit)
+        if not isinstance(self._files, LocalFiles):
+            raise InternalError(f"segment files in {self._files.root}")
+        return FileUnitLog(self._files.root, unit)
 
     # The job log: see `StoredLog`.
 

@@ -30,7 +30,7 @@ def check_is_local(directory: str, mounts: str | None = None) -> None:
         raise SettingsError(
             f"unit log in {directory}: found {kind} ({point}), expected a local file system, one of "
             f"{', '.join(sorted(LOCAL))}, where the log is segment files; choose a directory on a local "
-            f"disk, or keep the log in the checkpoint store, which puts each entry if absent"
+            f"disk, or choose log='objects', an object for each entry"
         )
 
 

@@ -17,6 +17,7 @@ from crosscut.spark.cluster.checks import (
     check_checkpoint_dir_is_private,
     check_origin_is_private,
 )
+from crosscut.spark.cluster.unit_logs import as_found, kind_in
 from crosscut.store.checkpoint_store import CheckpointStore, open_store
 from crosscut.store.log_key import log_key
 
@@ -41,7 +42,7 @@ def status_if_finished(flow: Program, settings: Settings, graph: JobGraph | None
         return None
     store = open_store(url, create=False, key=log_key())
     tail = store.tail()
-    found = claim(tail, identity(graph, settings))
+    found = claim(tail, identity(graph, as_found(settings, kind_in(entry for _, entry in tail))))
     if isinstance(found, NotThisJob):
         raise StoreError(f"job {flow.name!r}: can't use this checkpoint_dir: {refusal(found)}")
     if not isinstance(found, AlreadyFinished):

@@ -37,6 +37,7 @@ from crosscut.spark.cluster.partitions import with_partitions
 from crosscut.spark.cluster.placing import directories_to_share, placed
 from crosscut.spark.cluster.slots import Holding
 from crosscut.spark.cluster.spark_cluster import SparkCluster
+from crosscut.spark.cluster.unit_logs import stored_kind, with_log
 from crosscut.spark.data.staging import Staging, staging_timeout_ms
 from crosscut.spark.data.stream_source import StreamSource
 from crosscut.store.checkpoint_store import open_store
@@ -120,6 +121,12 @@ def _begin(
         found = graph if is_same else flow.compile(parallelism, settings.max_parallelism)
         return placed(found, store_url, context)
 
+    if settings.logged is not None:
+        settings, objects_because = with_log(
+            settings, store_url, stored_kind(job.checkpoint_dir), is_local=network.is_local
+        )
+        if objects_because:
+            LOGGER.info("job %r: the logs of its workers are objects: %s", flow.name, objects_because)
     spec = job_spec(
         flow.name,
         settings,
