@@ -16,8 +16,13 @@ from jobs import Armed, NumberedJob, Record, lose, shaken, until
 from proving import proven
 
 import crosscut as cc
-from crosscut.errors import CrosscutError, SettingsError
+from crosscut.errors import AuthenticityError, CrosscutError, SettingsError
+from crosscut.foundation.ids import Epoch
+from crosscut.protocol.log.segments import claims_in
+from crosscut.store.checkpoint_store import open_store
+from crosscut.store.log_key import VARIABLE, LogKey, unit_log_key
 from crosscut.store.mounts import check_is_local
+from crosscut.store.unit_log_format import UnitName, decode_entry
 
 
 @pytest.fixture(params=["files", "objects"])
@@ -35,6 +40,8 @@ class LoggedJob(NumberedJob):
     """Nothing of it is in checkpoints."""
 
     def check_nothing_is_visible_too_early(self) -> None: ...
+
+    def check_ids_only_grow(self) -> None: ...
 
     def lines(self) -> int:
         found = self.out.glob("part-*") if self.out.exists() else ()
@@ -124,6 +131,37 @@ def test_a_long_log_becomes_a_snapshot(
     finish(numbered, job, started)
     parts = [path for path in (numbered.checkpoint_dir / "parts").rglob("*") if path.is_file()]
     assert parts, "the state is large enough to be in files"
+
+
+def test_logs_are_signed_if_the_job_log_is(
+    tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch, logged: dict[str, Any]
+) -> None:
+    """Each worker has the keys of its own log, of this epoch and those before: it goes on after a kill."""
+    monkeypatch.setenv(VARIABLE, "k" * 40)
+    numbered = LoggedJob(tmp_path, count=20_000, held=True, hook=shaken, settings=logged)
+    job = started(numbered)
+    until(numbered.lines, "output")
+    lose(job, started, 0)
+    before = numbered.lines()
+    until(lambda: numbered.lines() > before, "output after a kill")
+    numbered.open_gate()
+    started.finish(job, numbered.check_nothing_is_visible_too_early)
+    numbered.check_output_is_exact()
+    key = LogKey("k" * 40)
+    store = open_store(str(numbered.checkpoint_dir), key=key)
+    lineage = claims_in(entry for _, entry in store.entries())[-1].lineage
+    epochs = set()
+    for unit in (0, 1):
+        directory = numbered.checkpoint_dir / "units" / str(unit)
+        heads = [*directory.glob("*.head"), *directory.glob(f"*/{0:020d}")]
+        assert heads
+        for path in heads:
+            name, keys = UnitName(lineage, unit), unit_log_key(key.unit_keys(lineage, unit, Epoch(9)))
+            epochs.add(decode_entry(path.read_bytes(), name, keys).entry.incarnation.epoch)
+            others = unit_log_key(key.unit_keys(lineage, 1 - unit, Epoch(9)))
+            with pytest.raises(AuthenticityError):
+                decode_entry(path.read_bytes(), name, others)
+    assert {1, 2} <= epochs
 
 
 # Code that says something else each time.

@@ -11,7 +11,6 @@ from crosscut.driver.job_spec import coordinator_spec, job_spec, task_settings
 from crosscut.errors import FlowError, SettingsError
 from crosscut.graph.logged import check_logged
 from crosscut.protocol.unit_log.spec import UnitLogSpec
-from crosscut.store.log_key import VARIABLE
 
 
 def numbers(flow: cc.Flow) -> Any:
@@ -128,13 +127,6 @@ def test_invariants_are_refused() -> None:
     flow.invariant("none lost", lambda cut: True)
     with pytest.raises(FlowError, match="'none lost' is judged on checkpoints"):
         spec_of(cc.Settings(snapshots="logged"), flow, flow.invariants)
-
-
-def test_a_key_of_the_job_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs of workers would not be authenticated, and the user believes that everything is."""
-    monkeypatch.setenv(VARIABLE, "k" * 40)
-    with pytest.raises(FlowError, match=f"{VARIABLE} is set"):
-        spec_of(cc.Settings(snapshots="logged"))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ import pytest
 from tests.simulation.conversation import claim
 
 import crosscut as cc
+from crosscut.driver.engine_run import Network
 from crosscut.driver.job_spec import identity, task_settings
 from crosscut.errors import SettingsError
 from crosscut.foundation.ids import LogIndex
 from crosscut.protocol.log.entries import SegmentOpened
-from crosscut.spark.cluster.unit_logs import as_found, stored_kind, with_log
+from crosscut.spark.cluster.unit_logs import as_found, check_keys_are_not_overheard, stored_kind, with_log
 from crosscut.store import mounts
 from crosscut.store.checkpoint_store import open_store
+from crosscut.store.log_key import VARIABLE
 
 LOCAL = "x / ext4 rw 0 0\n"
 
@@ -119,3 +121,22 @@ def test_workers_and_the_claim_are_told_the_same() -> None:
 def test_another_log_is_refused() -> None:
     with pytest.raises(SettingsError, match="log='kafka': expected 'auto', 'files' or 'objects'"):
         cc.Logged(log="kafka")  # type: ignore[arg-type]
+
+
+def test_keys_are_not_sent_where_somebody_could_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(*, is_encrypted: bool, is_loopback: bool) -> Network:
+        return Network(
+            host="host",
+            workers_host=None,
+            is_encrypted=is_encrypted,
+            seals_frames=not is_encrypted and not is_loopback,
+            is_local=is_loopback,
+        )
+
+    open_to_others = network(is_encrypted=False, is_loopback=False)
+    check_keys_are_not_overheard(open_to_others)
+    monkeypatch.setenv(VARIABLE, "k" * 40)
+    with pytest.raises(SettingsError, match=rf"{VARIABLE}.*not encrypted; set encryption='on'"):
+        check_keys_are_not_overheard(open_to_others)
+    check_keys_are_not_overheard(network(is_encrypted=True, is_loopback=False))
+    check_keys_are_not_overheard(network(is_encrypted=False, is_loopback=True))

@@ -14,7 +14,8 @@ from tests.proof.unit_log.stored import CHANNEL, OTHER, UNIT, closed, group, hea
 
 from crosscut.contracts.connectors import JSON
 from crosscut.errors import AuthenticityError, InternalError, StateError, StoreError
-from crosscut.foundation.ids import Epoch, Lineage, LogIndex
+from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex
+from crosscut.protocol.messages import DeployTasks
 from crosscut.protocol.unit_log.entries import (
     GroupCommitted,
     GroupContent,
@@ -24,7 +25,7 @@ from crosscut.protocol.unit_log.entries import (
     UnitEntry,
 )
 from crosscut.store import unit_log_format
-from crosscut.store.log_key import LogKey, UnitLogKey
+from crosscut.store.log_key import LogKey, UnitLogKey, unit_log_key
 from crosscut.store.unit_log_format import (
     NO_ENTRY,
     StoredEntry,
@@ -33,6 +34,7 @@ from crosscut.store.unit_log_format import (
     decode_entry,
     encode_entry,
 )
+from crosscut.wire.control import COORDINATOR_MESSAGES, decode_control, encode_control
 
 INDEX = LogIndex(3, 5)
 BEFORE = sha256(b"the entry before").digest()
@@ -190,6 +192,23 @@ def test_the_key_of_a_unit_and_epoch_signs_for_no_other() -> None:
     assert not key.unit_key("a", 0, [Epoch(2)]).has_made(macs["a", 0, 1], Epoch(1), digest)
     with pytest.raises(InternalError, match="has no key for it"):
         key.unit_key("a", 0, [Epoch(2)]).mac(Epoch(3), digest)
+
+
+def test_the_keys_of_a_worker_come_with_its_deployment() -> None:
+    """They are those that the log is signed with, for its own epoch and all before, and shown nowhere."""
+    key, digest = LogKey("k" * 32), b"d" * 32
+    sent = key.unit_keys("lineage", 1, Epoch(2))
+    deploy = DeployTasks(Epoch(2), Lineage("lineage"), (), CheckpointId(0), (), (), unit_keys=sent)
+    received = decode_control(encode_control(deploy), COORDINATOR_MESSAGES)
+    assert received == deploy and isinstance(received, DeployTasks)
+    own = unit_log_key(received.unit_keys)
+    assert own is not None and own.key_id == key.key_id
+    for epoch in (Epoch(1), Epoch(2)):
+        assert own.mac(epoch, digest) == KEY.mac(epoch, digest)
+    with pytest.raises(InternalError, match="epoch 3 was to be signed"):
+        own.mac(Epoch(3), digest)
+    assert not any(one in repr(deploy) for one in sent.keys)
+    assert unit_log_key(None) is None
 
 
 def test_a_key_of_a_unit_shows_nothing_of_itself() -> None:

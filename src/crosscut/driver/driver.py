@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, assert_never
 
@@ -80,6 +81,7 @@ from crosscut.protocol.log.entries import CheckpointCompleted
 from crosscut.protocol.messages import (
     CommitCheckpoint,
     CoordinatorMessage,
+    DeployTasks,
     HaltTasks,
     RecordsFlowing,
     ShutDown,
@@ -170,6 +172,7 @@ class CoordinatorDriver:
         self._name = name
         self._terms = terms
         self._store = Asking(store, discover, look, failpoints, find)
+        self._unit_keys = store.unit_keys
         self._credentials = credentials
         self._supply = supply
         self._failpoints = failpoints
@@ -409,7 +412,7 @@ class CoordinatorDriver:
                     if isinstance(message, CommitCheckpoint):
                         self._failpoints("driver.commit")
                     if (link := self._links.get(number)) is not None:
-                        link.send_message(message)
+                        link.send_message(self._with_keys(number, message))
                 case CloseLink(number):
                     if (link := self._links.get(number)) is not None:
                         link.close_gently("closed by the coordinator")
@@ -474,6 +477,13 @@ class CoordinatorDriver:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
+
+    def _with_keys(self, link: int, message: CoordinatorMessage) -> CoordinatorMessage:
+        """Return `message` with what its receiver needs to sign its log, if that is what it begins with."""
+        if not isinstance(message, DeployTasks) or not self._coordinator.has_unit_logs:
+            return message
+        index = next(one for one, place in self._coordinator.registry.held.items() if place.link == link)
+        return replace(message, unit_keys=self._unit_keys(message.lineage, index, message.epoch))
 
     # The store, in threads.
 

@@ -37,7 +37,6 @@ from crosscut.protocol.microbatch.engine_switch import Engine
 from crosscut.protocol.snapshots import KnownSplits
 from crosscut.protocol.unit_log.appending import LogKind
 from crosscut.protocol.unit_log.spec import UnitLogSpec
-from crosscut.store.log_key import VARIABLE, log_key
 from crosscut.task.discovery import checked_discovery, dynamic_sources, known_splits, undiscovered
 from crosscut.task.flow_control import UNBOUNDED_BYTES
 from crosscut.task.splits import check_shares, checked_splits, split_as_json
@@ -364,11 +363,6 @@ def _check_logged_job(name: str, invariants: Sequence[Invariant]) -> None:
         raise FlowError(
             f"flow {name!r}: invariant {invariants[0].name!r} is judged on checkpoints, and with "
             f"snapshots='logged' there are none yet; leave it out, or use snapshots='aligned'"
-        )
-    if log_key() is not None:
-        raise FlowError(
-            f"flow {name!r}: {VARIABLE} is set, and with snapshots='logged' the logs of the workers are not "
-            f"authenticated yet; unset it, or use snapshots='aligned'"
         )
 
 

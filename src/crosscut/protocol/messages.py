@@ -309,6 +309,19 @@ class SplitAssignment:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitKeys:
+    """What a worker signs and reads its log with, if the job log is authenticated.
+
+    Attributes:
+        key_id: Of the key that they are derived from.
+        keys: As hexadecimal text, those of epoch 1, 2, ... up to the epoch that begins.
+    """
+
+    key_id: str
+    keys: tuple[str, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class DeployTasks(EpochMessage):
     """Go to epoch `epoch`: close every channel of older ones, restore, connect, answer WorkerReady.
 
@@ -325,6 +338,7 @@ class DeployTasks(EpochMessage):
         retired: Logical tasks of sinks that are there no more: this worker recovers them, in their name.
         deaths: Of this worker's predecessors, because of which it tries each batch in a copy of its process
             first; 0: it does not.
+        unit_keys: Of the log of this worker. The driver adds them: the coordinator knows no secrets.
     """
 
     lineage: Lineage
@@ -336,6 +350,7 @@ class DeployTasks(EpochMessage):
     rescaled_from: int = 0
     retired: tuple[TaskSnapshot, ...] = ()
     deaths: int = 0
+    unit_keys: UnitKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,17 @@ from hashlib import sha256
 from itertools import chain
 
 from crosscut.errors import InternalError, StoreError
-from crosscut.foundation.ids import PLAIN_NAME, CheckpointId, Epoch, LogIndex, TaskId
+from crosscut.foundation.ids import PLAIN_NAME, CheckpointId, Epoch, Lineage, LogIndex, TaskId, WorkerIndex
 from crosscut.foundation.urls import local_path
 from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.log.writer import AppendOutcome
+from crosscut.protocol.messages import UnitKeys
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.unit_log.appending import LogKind
 from crosscut.store.blocks import BLOCK_BYTES, in_blocks
 from crosscut.store.files import Files, LocalFiles, delete_all, failed
 from crosscut.store.log import UNFINISHED_PATH, StoredLog
-from crosscut.store.log_key import VARIABLE, LogKey
+from crosscut.store.log_key import VARIABLE, LogKey, unit_log_key
 from crosscut.store.objects import ObjectFiles
 from crosscut.store.segment_files import FileUnitLog
 from crosscut.store.unit_log import ObjectUnitLog, UnitLogStore
@@ -90,17 +91,24 @@ class CheckpointStore:
             f"checkpoint directory decides what the job goes on from"
         )
 
-    def unit_log(self, unit: UnitName, kind: LogKind) -> UnitLogStore:
+    def unit_keys(self, lineage: Lineage, unit: WorkerIndex, epoch: Epoch) -> UnitKeys | None:
+        """Return what a worker signs and reads its log with in `epoch`; None: the job log is not signed."""
+        return None if self._key is None else self._key.unit_keys(lineage, unit, epoch)
+
+    def unit_log(self, unit: UnitName, kind: LogKind, keys: UnitKeys | None = None) -> UnitLogStore:
         """Open the log of a worker, which lies beside the job log.
+
+        Args:
+            keys: See `unit_keys`.
 
         Raises:
             StoreError: The directory can't be made, or is no place for a log of this kind.
         """
         if kind == "objects":
-            return ObjectUnitLog(self._files, unit)
+            return ObjectUnitLog(self._files, unit, unit_log_key(keys))
         if not isinstance(self._files, LocalFiles):
             raise InternalError(f"segment files in {self._files.root}")
-        return FileUnitLog(self._files.root, unit)
+        return FileUnitLog(self._files.root, unit, unit_log_key(keys))
 
     # The job log: see `StoredLog`.
 

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from crosscut.errors import InternalError, SettingsError
 from crosscut.foundation.ids import Epoch
+from crosscut.protocol.messages import UnitKeys
 
 VARIABLE = "CROSSCUT_LOG_KEY"
 CHARACTERS_MIN = 32
@@ -84,13 +85,16 @@ class LogKey:
 
     def unit_key(self, lineage: str, unit: int, epochs: Iterable[Epoch]) -> UnitLogKey:
         """Return what the log of a unit is signed with, and read with: a key for each of `epochs`."""
-        return UnitLogKey(
-            self.key_id,
-            {
-                epoch: bytes.fromhex(self._mac(f"crosscut unit log: {lineage}/{unit}/{epoch}".encode()))
-                for epoch in epochs
-            },
-        )
+        keys = {epoch: bytes.fromhex(self._unit_key(lineage, unit, epoch)) for epoch in epochs}
+        return UnitLogKey(self.key_id, keys)
+
+    def unit_keys(self, lineage: str, unit: int, epoch: Epoch) -> UnitKeys:
+        """Return the same for all epochs up to `epoch`, to be sent to the worker."""
+        epochs = map(Epoch, range(1, epoch + 1))
+        return UnitKeys(self.key_id, tuple(self._unit_key(lineage, unit, one) for one in epochs))
+
+    def _unit_key(self, lineage: str, unit: int, epoch: Epoch) -> str:
+        return self._mac(f"crosscut unit log: {lineage}/{unit}/{epoch}".encode())
 
     def _mac(self, data: bytes) -> str:
         return hmac.digest(self._secret, data, "sha256").hex()
@@ -133,6 +137,14 @@ class UnitLogKey:
     def has_made(self, mac: bytes, epoch: Epoch, digest: bytes) -> bool:
         """Whether `mac` is of the key of `epoch` and of the entry with this digest."""
         return epoch in self._keys and hmac.compare_digest(mac, self.mac(epoch, digest))
+
+
+def unit_log_key(sent: UnitKeys | None) -> UnitLogKey | None:
+    """Return the keys that the driver has sent to a worker; None: its log is not signed."""
+    if sent is None:
+        return None
+    keys = {Epoch(epoch): bytes.fromhex(key) for epoch, key in enumerate(sent.keys, 1)}
+    return UnitLogKey(sent.key_id, keys)
 
 
 def without_log_key(environment: Mapping[str, str]) -> dict[str, str]:

@@ -473,7 +473,7 @@ class Worker:
     async def _open_unit(self, spec: UnitLogSpec, pool: TaskPool, deploy: DeployTasks) -> LoggedUnit:
         terms = self._plan.terms
         name = UnitName(deploy.lineage, self._index)
-        log = await pool.in_thread(self._store.unit_log, name, spec.kind)
+        log = await pool.in_thread(self._store.unit_log, name, spec.kind, deploy.unit_keys)
         return LoggedUnit(
             spec,
             log,

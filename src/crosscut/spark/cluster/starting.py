@@ -37,7 +37,7 @@ from crosscut.spark.cluster.partitions import with_partitions
 from crosscut.spark.cluster.placing import directories_to_share, placed
 from crosscut.spark.cluster.slots import Holding
 from crosscut.spark.cluster.spark_cluster import SparkCluster
-from crosscut.spark.cluster.unit_logs import stored_kind, with_log
+from crosscut.spark.cluster.unit_logs import check_keys_are_not_overheard, stored_kind, with_log
 from crosscut.spark.data.staging import Staging, staging_timeout_ms
 from crosscut.spark.data.stream_source import StreamSource
 from crosscut.store.checkpoint_store import open_store
@@ -122,6 +122,7 @@ def _begin(
         return placed(found, store_url, context)
 
     if settings.logged is not None:
+        check_keys_are_not_overheard(network)
         settings, objects_because = with_log(
             settings, store_url, stored_kind(job.checkpoint_dir), is_local=network.is_local
         )

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from crosscut.contracts.settings import Settings
+from crosscut.driver.engine_run import Network
 from crosscut.errors import SettingsError
 from crosscut.foundation.urls import local_path
 from crosscut.protocol.log.entries import LogEntry
 from crosscut.protocol.log.segments import claims_in
 from crosscut.store.checkpoint_store import open_store
-from crosscut.store.log_key import log_key
+from crosscut.store.log_key import VARIABLE, log_key
 from crosscut.store.mounts import check_is_local
 from crosscut.store.owners import foreign_write
 
@@ -82,3 +83,16 @@ def _against_files(store_url: str, *, is_local: bool) -> str:
     except SettingsError as error:
         return str(error)
     return foreign_write(directory, ())
+
+
+def check_keys_are_not_overheard(network: Network) -> None:
+    """Refuse to send the keys of the logs of workers where somebody could read them.
+
+    Raises:
+        SettingsError: The job log has a key, and connections are neither encrypted nor on loopback.
+    """
+    if network.seals_frames and log_key() is not None:
+        raise SettingsError(
+            f"snapshots='logged' with {VARIABLE}: workers on other hosts get the keys of their logs through "
+            f"connections that are not encrypted; set encryption='on', or unset {VARIABLE}"
+        )
