@@ -243,6 +243,12 @@ def test_explain_shows_the_graph(app: Path) -> None:
     assert "vertices: 2, each of 3 tasks" in result.stdout
 
 
+def test_explain_says_what_logs_of_workers_do_with_the_flow(app: Path) -> None:
+    result = invoked("explain", app, "--snapshots", "logged")
+    assert result.exit_code == 0 and 'snapshots="logged":' in result.output
+    assert "logged" not in invoked("explain", app).output
+
+
 @pytest.mark.parametrize("name", ["word_count", "orders"])
 def test_the_examples_can_be_explained(app: Path, name: str) -> None:
     assert invoked("explain", ROOT / "examples" / f"{name}.py:flow").exit_code == 0

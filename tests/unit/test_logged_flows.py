@@ -98,6 +98,32 @@ def test_what_no_log_can_hold_is_refused_by_name(flow: Any, why: str) -> None:
     assert "snapshots='aligned'" in str(caught.value)
 
 
+def test_explain_says_what_logs_do_with_a_flow(capsys: pytest.CaptureFixture[str]) -> None:
+    plain().explain(snapshots="aligned")
+    assert "logs:" not in capsys.readouterr().out
+    plain().explain(3, snapshots="logged")
+    said = capsys.readouterr().out
+    assert "logs: 3, one for each worker, which has a task of each of the 2 vertices" in said
+    assert "files that grow, if Spark is in local mode" in said
+    assert "after 2 ms with files and 20 ms with objects" in said
+    (edge,) = (one for one in plain().compile(2, 8).edges if one.partitioning == "hash")
+    assert f"on their way to other workers: {edge}" in said
+    plain().explain(snapshots=cc.Logged(log="objects", interval="50ms"))
+    said = capsys.readouterr().out
+    assert "kept as: an object for each entry" in said and "ends: after 50 ms" in said
+    plain().explain(snapshots=cc.Logged(log="files"))
+    assert "kept as: files that grow, in checkpoint_dir" in capsys.readouterr().out
+
+
+def test_explain_says_all_that_logs_can_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = looped()
+    numbers(flow).named("more").sink(Eager()).named("eager")
+    flow.explain(snapshots="logged")
+    said = capsys.readouterr().out
+    assert "can't run it yet; use snapshots='aligned' for this flow" in said
+    assert "is the head of a loop" in said and "eager: shows records before a log holds them" in said
+
+
 def test_the_rest_is_not() -> None:
     check_logged(plain().compile(2, 8))
 

@@ -223,7 +223,7 @@ def run_flow(
     type=DIRECTORY,
     help="Also say whether the flow can go on from what is in DIR, and if not, what is different.",
 )
-@settings_options("parallelism", "max_parallelism")
+@settings_options("parallelism", "max_parallelism", "snapshots")
 def explain(target: str, directory: str | None, **values: Any) -> None:
     """Show the graph that a flow is compiled to: vertices, channels, key groups.
 
@@ -233,7 +233,7 @@ def explain(target: str, directory: str | None, **values: Any) -> None:
 
     settings = settings_from(values)
     flow = load_flow(target)
-    flow.explain(settings.parallelism, settings.max_parallelism)
+    flow.explain(settings.parallelism, settings.max_parallelism, settings.snapshots)
     if directory is not None:
         from crosscut.cli.checkpoints import next_start
         from crosscut.store import open_store

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from crosscut.contracts.connectors import Source
 from crosscut.contracts.invariants import Invariant, OnBroken, Predicate
 from crosscut.contracts.settings import Settings, settings_with
+from crosscut.contracts.snapshot_protocols import Aligned, Logged
 from crosscut.errors import FlowError
 from crosscut.flow.draft import Draft
 from crosscut.flow.stream import Stream
 from crosscut.foundation.callables import function_problem
 from crosscut.graph.compile import compiled
 from crosscut.graph.explain import explained
+from crosscut.graph.logged import explained_logs
 from crosscut.graph.shipped_imports import refuse_start
 from crosscut.graph.specs import JobGraph, SourceSpec
 
@@ -127,14 +129,26 @@ class Flow:
         # A graph is written down: a default is a number like any other there.
         return compiled(self.name, self._draft.nodes(), int(parallelism), max_parallelism)
 
-    def explain(self, parallelism: int = 2, max_parallelism: int = 128) -> None:
+    def explain(
+        self,
+        parallelism: int = 2,
+        max_parallelism: int = 128,
+        snapshots: str | Aligned | Logged = "aligned",
+    ) -> None:
         """Print vertices, channels, key groups and back edges of the compiled graph.
+
+        Args:
+            snapshots: As in `Settings`; with "logged" also what the logs of the workers do with the flow, or
+                why it can't run with them.
 
         Raises:
             FlowError: The flow is not complete.
             SettingsError: The numbers are out of range or contradict each other.
         """
-        print(explained(self.compile(parallelism, max_parallelism)))
+        graph = self.compile(parallelism, max_parallelism)
+        print(explained(graph))
+        if (logged := Settings(snapshots=snapshots).logged) is not None:
+            print(f"\n{explained_logs(graph, logged)}")
 
     def start(self, settings: Settings | None = None, spark: Any = None, **changed: Any) -> Job:
         """Start the flow on Spark and return its job at once.
