@@ -9,6 +9,7 @@ NAMES = (
     "start",
     "recovery",
     "latency",
+    "logged",
     "throughput",
     "memory",
     "protocols",

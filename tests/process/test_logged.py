@@ -133,6 +133,24 @@ def test_a_long_log_becomes_a_snapshot(
     assert parts, "the state is large enough to be in files"
 
 
+def test_a_directory_goes_on_with_the_logs_that_it_has(
+    tmp_path: Path, started: Any, logged: dict[str, Any]
+) -> None:
+    """So does a job that has finished: it is known by the logs that it had."""
+    numbered = LoggedJob(tmp_path, count=20_000, held=True, settings=logged)
+    job = started(numbered)
+    until(numbered.lines, "output")
+    job.stop()
+    until(lambda: job.status != "running", "the stop")
+    started.finish(job, lambda: None)
+    unnamed = LoggedJob(tmp_path, count=20_000, held=True, settings={"snapshots": "logged"})
+    job = started(unnamed)
+    finish(unnamed, job, started)
+    has_files = [*numbered.checkpoint_dir.glob("units/*/*.head")] != []
+    assert has_files == (logged["snapshots"].log == "files")
+    assert unnamed.start(started.spark).status == "finished"
+
+
 def test_logs_are_signed_if_the_job_log_is(
     tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch, logged: dict[str, Any]
 ) -> None:

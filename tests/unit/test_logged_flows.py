@@ -105,7 +105,7 @@ def test_explain_says_what_logs_do_with_a_flow(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "logs: 3, one for each worker, which has a task of each of the 2 vertices" in said
     assert "files that grow, if Spark is in local mode" in said
-    assert "after 2 ms with files and 20 ms with objects" in said
+    assert "ends: after 20 ms, or when there is no more" in said
     (edge,) = (one for one in plain().compile(2, 8).edges if one.partitioning == "hash")
     assert f"on their way to other workers: {edge}" in said
     plain().explain(snapshots=cc.Logged(log="objects", interval="50ms"))

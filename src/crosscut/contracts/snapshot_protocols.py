@@ -56,11 +56,11 @@ class Logged:
     worker before. After a failure all workers go on from the ends of their logs.
 
     Attributes:
-        interval: How old a group becomes while there is more to do; default: "20ms" with objects, and "2ms"
-            with files. Each group is an entry of the log, and a transaction of each sink that has output.
-        log: What the logs are made of, in the checkpoint directory. "files": a file that grows, which is
-            faster; driver and workers must be on one host, and the directory on a local file system (ext4,
-            xfs, btrfs or tmpfs). "objects": an object for each group, in any store that has checkpoints.
+        interval: How old a group becomes while there is more to do. Each one is an entry of the log, and a
+            transaction of each sink that has output.
+        log: What the logs are made of, in the checkpoint directory. "files": a file that grows; driver and
+            workers must be on one host, and the directory on a local file system (ext4, xfs, btrfs or
+            tmpfs). "objects": an object for each group, in any store that has checkpoints.
             "auto": files where they can be, else objects; a directory with logs goes on with what it has.
 
     Examples:
@@ -68,7 +68,7 @@ class Logged:
         >>> settings = cc.Settings(snapshots=cc.Logged(interval="50ms"))
     """
 
-    interval: Duration | None = None
+    interval: Duration = "20ms"
     log: LogChoice = "auto"
 
     if not TYPE_CHECKING:
@@ -78,16 +78,13 @@ class Logged:
             return checked_new(cls, unnamed, given, " of Logged")
 
     def __post_init__(self) -> None:
-        if self.interval is not None:
-            check_duration("interval", self.interval, 0)
+        check_duration("interval", self.interval, 0)
         if self.log not in get_args(LogChoice):
             raise SettingsError(f"log={self.log!r}: expected 'auto', 'files' or 'objects'")
 
     @property
     def interval_ms(self) -> float:
-        """`interval` in milliseconds, or the default for this log."""
-        if self.interval is None:
-            return 2.0 if self.log == "files" else 20.0
+        """`interval` in milliseconds."""
         return duration_ms(self.interval, "interval")
 
 

@@ -6,7 +6,6 @@ All else is refused when the job is built: better a flow that does not run than 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from crosscut.contracts.connectors import Sink
@@ -65,7 +64,7 @@ def explained_logs(graph: JobGraph, logged: Logged) -> str:
         lines = [
             f"logs: {graph.parallelism}, one for each worker, which has a task of each {of_each}",
             f"kept as: {_kept_as(logged)}",
-            f"a group of records ends: {_group_end(logged)}",
+            f"a group of records ends: after {logged.interval_ms:g} ms, or when there is no more to do",
             "each group: an entry of the log, and a transaction of each sink with output",
             f"records that wait for an entry on their way to other workers: {waits}",
         ]
@@ -83,12 +82,3 @@ def _kept_as(logged: Logged) -> str:
                 "files that grow, if Spark is in local mode and checkpoint_dir on a local file system; else "
                 "an object for each entry"
             )
-
-
-def _group_end(logged: Logged) -> str:
-    files, objects = replace(logged, log="files").interval_ms, replace(logged, log="objects").interval_ms
-    match logged.log:
-        case "auto" if files != objects:
-            return f"after {files:g} ms with files and {objects:g} ms with objects, or when there is no more"
-        case _:
-            return f"after {logged.interval_ms:g} ms, or when there is no more"
