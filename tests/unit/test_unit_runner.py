@@ -254,6 +254,31 @@ async def test_a_group_ends_between_two_batches() -> None:
     await site.end()
 
 
+@scene
+async def test_a_group_whose_sinks_are_not_ready_is_not_looked_at_again_and_again() -> None:
+    """The threads that make the output durable would wait for the interpreter."""
+    threads, sink = ManualThreads(), Sink()
+    site = UnitSite(ObjectUnitLog(MemoryFiles(), UNIT), Numbers(20), sink, start=threads.start)
+    end_group, looks, is_ready = site.end_group, 0, False
+
+    def when_ready() -> GroupEnded | None:
+        nonlocal looks
+        looks += 1
+        return end_group() if is_ready else None
+
+    site.end_group = when_ready  # type: ignore[method-assign, assignment]
+    await threads.begin(site)
+    await until(lambda: looks > 0)
+    await turns(200)
+    assert looks < 5
+    # As the answer of a sink does.
+    is_ready = True
+    assert site.pool is not None
+    site.pool.schedule()
+    await threads.run_until(lambda: len(sink.visible) == 20)
+    await site.end()
+
+
 # Failures.
 
 

@@ -285,8 +285,9 @@ class UnitRunner:
             self._end(error)
         finally:
             self._is_handling = False
-        if self._pool is not None and not self.is_over:
-            # The group may end now, or grow again.
+        if self._pool is not None and not self.is_over and not self._is_ending:
+            # The group may end now, or grow again. One that waits for sinks is looked at when they answer:
+            # a round after the other would keep the interpreter from their threads.
             self._pool.schedule()
 
     def _perform(self, effects: list[UnitEffect], event: UnitEvent | None) -> None:
