@@ -19,6 +19,7 @@ from crosscut.spark.cluster.checks import (
     check_log_key_stays_here,
     check_origin_is_private,
     losses_borne,
+    ordinal,
     protection,
 )
 from crosscut.spark.cluster.finished import status_if_finished
@@ -212,6 +213,14 @@ def test_a_spark_whose_executors_get_the_log_key_is_warned_of_and_refused_if_str
     assert key not in str(refused.value)
     monkeypatch.delenv("CROSSCUT_LOG_KEY")
     check_log_key_stays_here(context, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(1, "1st"), (2, "2nd"), (4, "4th"), (11, "11th"), (12, "12th"), (21, "21st"), (33, "33rd")],
+)
+def test_a_number_of_losses_is_shown_in_english(number: int, shown: str) -> None:
+    assert ordinal(number) == shown
 
 
 @pytest.mark.parametrize(("given", "borne"), [(None, 4), ("", 4), ("7", 7), ("1000000", 1_000_000)])

@@ -1,4 +1,9 @@
-"""Checks of Spark and of the settings before a job starts; by then nothing has been changed."""
+"""Checks of Spark and of the settings before a job starts. They change nothing.
+
+A start that passes them may still be refused, when it opens the store or claims the job. It leaves behind
+the directories of the store, what it has copied of a savepoint, and, on a cluster with local directories,
+tokens in these (`crosscut.store.shared_directories`); the next start goes on with what it finds.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +103,7 @@ def warn_of_single_attempts(context: SparkContext) -> None:
         )
     elif not is_local(context) and (losses := losses_borne(context.getConf().get)) < LOSSES_MIN:
         _warn(
-            f"spark.task.maxFailures={losses}: at the {_ordinal(losses)} loss of a worker in the life of the "
+            f"spark.task.maxFailures={losses}: at the {ordinal(losses)} loss of a worker in the life of the "
             f"job Spark ends all workers, and the job submits them again; set it to 1000000 when you make "
             f"the SparkSession, so that the restart strategy decides"
         )
@@ -114,8 +119,10 @@ def losses_borne(conf: Callable[[str], str | None]) -> int:
     return int(configured) if configured.isdecimal() else FAILURES_MAX
 
 
-def _ordinal(number: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+def ordinal(number: int) -> str:
+    """Return 1 as "1st", 2 as "2nd", ..."""
+    is_teen = number % 100 // 10 == 1
+    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def check_local_dirs_are_private(settings: Settings, context: SparkContext) -> None:

@@ -42,7 +42,7 @@ from crosscut.spark.data.staging import Staging, staging_timeout_ms
 from crosscut.spark.data.stream_source import StreamSource
 from crosscut.store.checkpoint_store import open_store
 from crosscut.store.log_key import log_key
-from crosscut.store.shared_directories import write_tokens
+from crosscut.store.shared_directories import share
 
 
 def start_job(flow: Program, settings: Settings, spark: Any, graph: JobGraph | None = None) -> Job:
@@ -162,7 +162,7 @@ def _begin(
             store,
             network,
             system_ports(),
-            None if network.is_local else write_tokens(directories, secrets.token_hex(8)),
+            None if network.is_local else share(directories, secrets.token_hex(16)),
         ),
         seeing,
         holding.release,
