@@ -7,6 +7,7 @@ tests/process/test_manifest_program.py runs the program of the manifest.
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import shutil
@@ -20,6 +21,9 @@ import yaml
 
 import crosscut
 from crosscut.cli.exit_codes import FENCED, HOPELESS, INTERRUPTED, MAY_PASS, REFUSED, STOPPED_SHORT
+from crosscut.errors import SettingsError
+from crosscut.spark.cluster.checks import check_directories_are_shared
+from crosscut.spark.cluster.placing import directories_to_share
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -101,6 +105,29 @@ def test_the_objects_of_the_manifest_refer_to_each_other() -> None:
     # Else `parallelism` slots would never be there at once.
     slots = int(settings["spark.executor.instances"]) * int(settings["spark.executor.cores"])
     assert f"parallelism={slots}" in found["ConfigMap"]["data"]["words.py"]
+
+
+def test_the_directories_of_the_manifest_pass_the_check_of_a_start_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = spark_settings()["spark.kubernetes.executor.volumes.persistentVolumeClaim.data.mount.path"]
+    monkeypatch.setenv("DATA", data)
+    program = ast.parse(objects()["ConfigMap"]["data"]["words.py"])
+    # Its name is not "__main__", so nothing starts.
+    names: dict[str, Any] = {"__name__": "words"}
+    exec(compile(program, "words.py", "exec"), names)  # noqa: S102
+    (call,) = (one for one in ast.walk(program) if isinstance(one, ast.Call) and is_settings(one))
+    settings = eval(compile(ast.Expression(call), "words.py", "eval"), names)  # noqa: S307
+    graph = names["flow"].compile(settings.parallelism, settings.max_parallelism)
+    directories = directories_to_share(graph, settings.store_of(names["flow"].name))
+    assert [one.path for one in directories] == [f"{data}/checkpoints", f"{data}/out"]
+    check_directories_are_shared(directories, settings.checkpoint_dir, is_said=settings.shared)
+    with pytest.raises(SettingsError, match="shared=True"):
+        check_directories_are_shared(directories, settings.checkpoint_dir, is_said=False)
+
+
+def is_settings(call: ast.Call) -> bool:
+    return ast.unparse(call.func) == "cc.Settings"
 
 
 def test_image_and_manifest_have_the_versions_of_this_repository() -> None:
