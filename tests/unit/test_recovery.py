@@ -1,9 +1,12 @@
 """Recovery decisions: who owns the next epoch, where state comes from, whether to restart."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import crosscut as cc
 from crosscut.foundation.ids import CheckpointId, Epoch, Lineage, LogIndex, TaskId, VertexId
 from crosscut.protocol.job.restarts import MISTAKES, GiveUp, RestartAfter, RestartPolicy, restart
 from crosscut.protocol.log.entries import (
@@ -260,6 +263,32 @@ def test_failures_without_progress_end_the_job_however_far_apart_they_are() -> N
 
 def test_a_very_long_series_has_the_maximum_delay() -> None:
     assert restart([LOST] * 5_000, 5_000, replace(POLICY, failures_max=9_999)) == RestartAfter(1_000)
+
+
+def lasts_s(settings: cc.Restart) -> float:
+    """Return how long an outage is survived in which each restart fails at once."""
+    delay, step, most, window = (
+        settings.milliseconds(name) for name in ("delay", "delay_step", "delay_max", "window")
+    )
+    policy = RestartPolicy(settings.failures, window, delay, step, most, settings.same_record)
+    failed_at_ms = [0]
+    while True:
+        recent = sum(1 for one in failed_at_ms if one > failed_at_ms[-1] - window)
+        decision = restart([LOST] * recent, len(failed_at_ms), policy)
+        if isinstance(decision, GiveUp):
+            return failed_at_ms[-1] / 1_000
+        failed_at_ms.append(failed_at_ms[-1] + decision.delay_ms)
+
+
+def test_outages_are_survived_for_as_long_as_the_guide_says() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "operations.md").read_text()
+    assert "survives outages of three hours" in text and "The defaults last\nfor a quarter of an hour" in text
+    example = text.partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(example, names)  # noqa: S102
+    settings = names["settings"]
+    assert lasts_s(cc.Restart()) > 900
+    assert lasts_s(settings.restart) > 3 * 3_600 and settings.milliseconds("outage_timeout") >= 3 * 3_600_000
 
 
 def test_too_many_failures_end_the_job_with_the_first_cause() -> None:

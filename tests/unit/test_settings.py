@@ -31,6 +31,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint_timeout": 0.05}, "checkpoint_timeout=0.05: expected at least 100 ms"),
     ({"heartbeat_timeout": "100ms"}, "heartbeat_timeout='100ms': expected at least 200 ms"),
     ({"start_timeout": 0}, "start_timeout=0: expected at least 100 ms"),
+    ({"outage_timeout": 0}, "outage_timeout=0: expected at least 1000 ms"),
     ({"checkpoint_dir": ""}, "checkpoint_dir='': expected a directory or an fsspec URL"),
     ({"checkpoint_dir": 7}, "checkpoint_dir=7: expected a directory"),
     ({"checkpoint_dir": Path("s3://bucket/job")}, "a Path can't hold a URL; give it as a str"),

@@ -142,7 +142,8 @@ class Settings:
         checkpoint_failures: Checkpoints that may fail in a row before the job does. Default: any number; if
             they fail for as long as `outage_timeout`, the job goes back to the newest one.
         outage_timeout: How long the checkpoint store may refuse or hang, or checkpoints may fail in a row,
-            before that is a failure of the job. It tries again meanwhile, at growing intervals.
+            before that is a failure of the job. It tries again meanwhile, at growing intervals. At least 1
+            s; to end a job after some failed checkpoints instead, set `checkpoint_failures`.
         snapshots: How consistent cuts are taken by the continuous engine. "aligned" (barriers; exactly
             once), "unaligned" (the barrier overtakes what waits; exactly once, under back pressure too),
             `crosscut.Aligned(unaligned_after="100ms")` (switches when alignment takes longer; as text
@@ -275,7 +276,7 @@ class Settings:
             ("checkpoint_timeout", 100),
             ("heartbeat_timeout", 200),
             ("start_timeout", 100),
-            ("outage_timeout", 0),
+            ("outage_timeout", 1_000),
         ):
             check_duration(name, getattr(self, name), least_ms)
         kind, _ = self.snapshot_kind()
