@@ -60,7 +60,52 @@ UNIT_LOG, SEGMENT_FILES = "store/unit_log.py", "store/segment_files.py"
 UNIT_STORES, UNIT_OBJECTS = "tests/conformance/test_unit_log_store.py", "tests/unit/test_unit_log_store.py"
 UNIT_FILES, UNIT_CRASHES = "tests/unit/test_segment_files.py", "tests/unit/test_unit_log_crashes.py"
 
+RESTARTS, COORDINATED = "protocol/job/restarts.py", "tests/unit/test_coordinator.py"
+SHARED, SHARING = "store/shared_directories.py", "tests/unit/test_shared_directories.py"
+
 MUTANTS = (
+    Mutant(
+        "each worker that can't start is a failure of its own",
+        RESTARTS,
+        "if self._round and worker not in self._round and not cause.is_final:",
+        "if False:",
+        COORDINATED,
+    ),
+    Mutant(
+        "a round of failed starts goes on in the next epoch",
+        RESTARTS,
+        "        self.end_round()\n        forget,",
+        "        forget,",
+        COORDINATED,
+    ),
+    Mutant(
+        "a worker that can't start is not told to wait",
+        "protocol/job/coordinator.py",
+        "failed=True, after_ms=decision.delay_ms",
+        "failed=True, after_ms=0",
+        COORDINATED,
+    ),
+    Mutant(
+        "a module that is missing is tried as often as a service that is down",
+        RESTARTS,
+        "bool(one.operator or one.kind in IMPORTS)",
+        "bool(one.operator)",
+        COORDINATED,
+    ),
+    Mutant(
+        "a driver replaces the token of another one",
+        SHARED,
+        "if not path.exists():",
+        "path.unlink(missing_ok=True)\n        if True:",
+        SHARING,
+    ),
+    Mutant(
+        "a file system in trouble counts as another directory",
+        SHARED,
+        "except (FileNotFoundError, UnicodeDecodeError):",
+        "except (OSError, UnicodeDecodeError):",
+        SHARING,
+    ),
     Mutant(
         "an interval join drops a record while its last partner may come",
         JOIN,

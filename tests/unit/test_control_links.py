@@ -14,7 +14,7 @@ from crosscut.driver.driver import CoordinatorDriver
 from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.host.failpoints import Failpoints
 from crosscut.net.connections import Credentials
-from crosscut.net.control import WorkerLink
+from crosscut.net.control import WorkerLink, report_failed_start
 from crosscut.protocol.events import LinkClosed, LinkOpened
 from crosscut.protocol.messages import (
     CoordinatorMessage,
@@ -184,5 +184,56 @@ def test_nobody_hears_of_a_peer_before_it_has_proven_who_it_is(tmp_path: Path, m
             assert links == [LinkOpened(1, WorkerIndex(1), AttemptId(8))]
             assert list(driver._links) == [1]
             genuine.link.close_gently("over")
+
+    run(work())
+
+
+async def reports(port: int, worker: int, attempt: int, timeout_s: float = DEADLINE_S) -> None:
+    """A worker that can't start returns when Spark may start the next attempt."""
+    address = ("127.0.0.1", port)
+    error = LookupError("not here")
+    await report_failed_start(CREDENTIALS, WorkerIndex(worker), AttemptId(attempt), error, address, timeout_s)
+
+
+def test_a_worker_that_can_not_start_waits_as_long_as_the_coordinator_says(tmp_path: Path) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        async with running_driver(tmp_path) as (driver, port):
+            took_s = []
+            for attempt in range(3):
+                began = loop.time()
+                await reports(port, 0, attempt)
+                took_s.append(loop.time() - began)
+            # The delays of the restart strategy: 0, 100 ms, 200 ms.
+            assert took_s[1] > 0.09 and took_s[2] > 0.19
+            assert driver.status().last_failure == "worker 0 could not start: not here"
+
+    run(work())
+
+
+def test_a_worker_that_can_not_start_waits_no_longer_than_the_job_lasts(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_driver(tmp_path) as (driver, port):
+            holder = await Worker(0, 7).connect(port)
+            holder.send_message(registration(0, 7))
+            while not driver.status().workers:
+                await asyncio.sleep(0)
+            # It is not answered: its place is held.
+            waits = asyncio.create_task(reports(port, 0, 8))
+            while not driver.status().dropped:
+                await asyncio.sleep(0)
+            assert not waits.done()
+        await waits
+
+    run(work())
+
+
+def test_a_worker_that_can_not_start_gives_up_on_a_driver_that_is_gone() -> None:
+    async def work() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        await reports(port, 0, 1)
 
     run(work())

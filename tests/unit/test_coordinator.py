@@ -901,12 +901,121 @@ def test_slots_that_are_missing_at_a_failover_are_a_failure_like_any_other() -> 
     assert talk.coordinator.phase is Phase.RUNNING
 
 
+def may_start(link: int, worker: int, *, after_ms: int, why: str = "file system is away") -> list[JobEffect]:
+    """Spark may start another attempt then, for which there is as much time as for the one before."""
+    reason = f"worker {worker} could not start: {why}"
+    return [
+        SendMessage(link, ShutDown(reason, failed=True, after_ms=after_ms)),
+        CancelTimer(Timer("gather", Epoch(1))),
+        timer("gather", 1, 30_000 + after_ms),
+    ]
+
+
+AWAY = FailureCause("OSError", "file system is away", is_transient=True)
+
+
+def start_fails(talk: Talk, worker: int, attempt: int, cause: FailureCause = AWAY) -> list[JobEffect]:
+    """An attempt reports on the link that has its number."""
+    return talk.comes(attempt, WorkerFailed(WorkerIndex(worker), AttemptId(attempt), cause))
+
+
+def test_the_first_failed_starts_of_all_workers_are_one_failure() -> None:
+    """L: a file system that is away for a moment ends no job, however many workers it has."""
+    talk = Talk(failures_max=1)
+    talk.gathering()
+    start_fails(talk, 0, 21)
+    assert start_fails(talk, 1, 22) == may_start(22, 1, after_ms=0)
+    assert len(talk.coordinator.failures) == 1
+    talk.register()
+    assert talk.coordinator.phase is Phase.RESTORING
+
+
+def test_each_round_of_failed_starts_waits_longer_than_the_one_before() -> None:
+    talk = Talk()
+    talk.gathering()
+    delays = [0, 100, 200, 400, 800]
+    for number, after_ms in enumerate(delays):
+        forget = timer("forget-failure", 0, 300_000, number + 1)
+        first, second = 21 + number, 31 + number
+        assert start_fails(talk, 0, first) == [forget, *may_start(first, 0, after_ms=after_ms)]
+        assert start_fails(talk, 1, second) == may_start(second, 1, after_ms=after_ms)
+    assert len(talk.coordinator.failures) == len(delays)
+
+
+def test_a_round_of_failed_starts_ends_with_the_registration_of_all_workers() -> None:
+    talk = Talk()
+    talk.gathering()
+    start_fails(talk, 0, 21)
+    talk.register()
+    talk.hear(LinkClosed(LINKS[1], "reset"))
+    talk.fire("restart", 1)
+    talk.hear(EntryAppended(at(2)))
+    assert talk.coordinator.phase is Phase.GATHERING
+    start_fails(talk, 1, 22)
+    assert [one.kind for one in talk.coordinator.failures] == ["OSError", "WorkerLost", "OSError"]
+
+
+def test_a_round_of_failed_starts_ends_with_its_epoch() -> None:
+    talk = Talk()
+    talk.gathering()
+    start_fails(talk, 0, 21)
+    talk.hear(WorkersEnded("aborted"))
+    talk.fire("restart", 1)
+    talk.hear(EntryAppended(at(2)))
+    start_fails(talk, 1, 22)
+    assert [one.kind for one in talk.coordinator.failures] == ["OSError", "SparkJobEnded", "OSError"]
+
+
+def test_a_failed_start_that_no_restart_can_mend_ends_the_job_at_once() -> None:
+    talk = Talk()
+    talk.gathering()
+    start_fails(talk, 0, 21)
+    effects = start_fails(talk, 1, 22, replace(AWAY, is_final=True))
+    assert isinstance(effects[-1], EndJob) and effects[-1].outcome == "failed"
+
+
+@pytest.mark.parametrize("kind", ["ImportError", "ModuleNotFoundError"])
+@pytest.mark.parametrize("ends", [False, True], ids=["Spark goes on", "Spark ends all workers each time"])
+def test_a_module_that_the_workers_lack_ends_the_job_in_the_third_round(kind: str, ends: bool) -> None:
+    """K4: a mistake of the program, which no operator need be to blame for."""
+    talk = Talk(failures_max=100)
+    talk.gathering()
+    missing = FailureCause(kind, "No module named 'words'")
+    for epoch in (1, 2):
+        start_fails(talk, 1, 20 + epoch, missing)
+        start_fails(talk, 0, 30 + epoch, missing)
+        if ends:
+            talk.hear(WorkersEnded("aborted"))
+            talk.fire("restart", epoch)
+            talk.hear(EntryAppended(at(epoch + 1)))
+        assert talk.coordinator.phase is Phase.GATHERING
+    end = start_fails(talk, 1, 23, missing)[-1]
+    assert isinstance(end, EndJob) and end.cause is not None
+    assert "given up after the same mistake 3 times in a row, without progress" in end.cause.message
+
+
+def test_a_directory_that_a_host_lacks_ends_the_job_in_the_third_round_not_at_the_third_worker() -> None:
+    talk = Talk(failures_max=100)
+    talk.gathering()
+    refused = FailureCause("ConnectorError", "not the directory", "checkpoint_dir", is_permanent=True)
+    for number in range(2):
+        start_fails(talk, 0, 21 + 2 * number, refused)
+        start_fails(talk, 1, 22 + 2 * number, refused)
+    assert talk.coordinator.phase is Phase.GATHERING
+    end = start_fails(talk, 1, 30, refused)[-1]
+    assert isinstance(end, EndJob) and end.cause is not None
+    assert "'checkpoint_dir' was refused 3 times in a row" in end.cause.message
+
+
 def test_a_worker_that_can_not_start_is_a_failure_that_spark_mends_but_not_for_ever() -> None:
     """L: code that can't be loaded in the workers ends the job with its own cause, not for want of slots."""
     talk = Talk(failures_max=1)
     talk.gathering()
     failed = WorkerFailed(WorkerIndex(1), AttemptId(2), CAUSE)
-    assert talk.comes(21, failed) == [timer("forget-failure", 0, 300_000, 1)]
+    assert talk.comes(21, failed) == [
+        timer("forget-failure", 0, 300_000, 1),
+        *may_start(21, 1, after_ms=0, why="bad record"),
+    ]
     assert talk.coordinator.phase is Phase.GATHERING
     talk.message(0, registration(0, 1))
     message = "worker 1 could not start: bad record (given up after 2 failures within 300 s)"

@@ -13,7 +13,7 @@ from crosscut.foundation.ids import AttemptId, Epoch, WorkerIndex
 from crosscut.net.causes import failure_cause
 from crosscut.net.connections import AcceptingSide, ConnectingSide, Credentials, connect
 from crosscut.net.listener import Listener
-from crosscut.protocol.messages import CoordinatorMessage, WorkerFailed, WorkerMessage
+from crosscut.protocol.messages import CoordinatorMessage, ShutDown, WorkerFailed, WorkerMessage
 from crosscut.wire.control import COORDINATOR_MESSAGES, WORKER_MESSAGES, decode_control, encode_control
 from crosscut.wire.frames import CONTROL_LIMITS, Frame, FrameDecoder, FrameType
 from crosscut.wire.handshake import Proven, Role, Verdict, proven_worker, worker_detail
@@ -112,19 +112,43 @@ async def report_failed_start(
 ) -> None:
     """Tell the coordinator at `address` why this worker can't even register; best effort.
 
-    Without it, Spark would start attempt after attempt until the job gives up for want of workers.
+    Without it, Spark would start attempt after attempt until the job gives up for want of workers. Return
+    when Spark may start the next one: after the delay that the coordinator names, or when the job is over.
+
+    Args:
+        timeout_s: To connect, and for an answer: none comes if the job needs no worker in that place.
     """
-    over = asyncio.Event()
+    is_open = False
+    answered, over = asyncio.Event(), asyncio.Event()
+    delay_s = 0.0
 
     def opened() -> None:
+        nonlocal is_open
+        is_open = True
         link.send_message(WorkerFailed(worker, attempt, failure_cause(error)))
-        link.close_gently("the worker could not start")
 
-    link = WorkerLink(credentials, worker, attempt, opened, lambda _: None, lambda _: over.set())
+    def received(message: CoordinatorMessage) -> None:
+        nonlocal delay_s
+        if isinstance(message, ShutDown):
+            delay_s = message.after_ms / 1_000
+            answered.set()
+
+    def lost(reason: str) -> None:
+        over.set()
+        answered.set()
+
+    link = WorkerLink(credentials, worker, attempt, opened, received, lost)
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(timeout_s):
             await connect(link, *address)
+            await answered.wait()
+    if not is_open:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
             await over.wait()
+    if not over.is_set():
+        link.close_gently("the worker could not start")
 
 
 class LinkHost(Protocol):

@@ -105,7 +105,7 @@ class RegisterWorker:
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """Instead of `RegisterWorker`: this attempt can't even start, for instance because the user's code
-    can't be loaded there."""
+    can't be loaded there. It waits for a `ShutDown` before it fails."""
 
     worker: WorkerIndex
     attempt: AttemptId
@@ -485,10 +485,16 @@ class StandBy:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """Stop and exit. `failed` makes the Spark task fail, so that Spark starts another attempt."""
+    """Stop and exit. `failed` makes the Spark task fail, so that Spark starts another attempt.
+
+    Attributes:
+        after_ms: In the answer to `WorkerFailed`, how long to wait before; else 0. Spark starts the next
+            attempt at once, so the delay has to be in this one.
+    """
 
     reason: str
     failed: bool = False
+    after_ms: int = 0
 
 
 WorkerMessage = (

@@ -346,8 +346,16 @@ class Coordinator:
         if cause is None:
             return []
         # Spark starts another attempt by itself, perhaps where it works; but not for ever.
-        forget, decision = self._failures.note(cause)
-        return self._end("failed", decision.shown) if isinstance(decision, restarts.GiveUp) else [forget]
+        forget, decision = self._failures.start_failed(message.worker, cause)
+        if isinstance(decision, restarts.GiveUp):
+            return self._end("failed", decision.shown)
+        effects: list[JobEffect] = [] if forget is None else [forget]
+        effects.append(do.SendMessage(link, ShutDown(cause.message, failed=True, after_ms=decision.delay_ms)))
+        if self.phase is Phase.GATHERING:
+            # The delay is no time in which a worker could come.
+            effects.append(do.CancelTimer(on.Timer("gather", self.epoch)))
+            effects.append(self._timer("gather", self._terms.start_timeout_ms + decision.delay_ms))
+        return effects
 
     def _link_lost(self, link: on.LinkId, reason: str, *, has_died: bool) -> list[JobEffect]:
         vacated = self.registry.lose(link)
@@ -367,6 +375,7 @@ class Coordinator:
         if self.phase is not Phase.GATHERING or not self.registry.is_full:
             return []
         self._go(Turn.GATHERED)
+        self._failures.end_round()
         begun = self.checkpoints.handle(EpochBegan())
         self._source_groups.begin(self.epoch)
         self._finished_units.clear()

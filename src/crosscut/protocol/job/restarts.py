@@ -67,6 +67,9 @@ MISTAKES = frozenset(
 )
 """Exceptions that say that the code is wrong, whatever goes on around it."""
 
+IMPORTS = frozenset({"ImportError", "ModuleNotFoundError"})
+"""Those that no operator need be to blame for: a worker that starts loads the modules of all of them."""
+
 
 def restart(failures: Sequence[FailureCause], in_a_row: int, policy: RestartPolicy) -> RestartAfter | GiveUp:
     """Decide after a failure.
@@ -138,9 +141,9 @@ def _mistakes(failures: Sequence[FailureCause]) -> int:
 
     def is_same(one: FailureCause) -> bool:
         is_it = (one.kind, one.operator) == (newest.kind, newest.operator)
-        return is_it and bool(one.operator) and _is_mistake(one)
+        return is_it and bool(one.operator or one.kind in IMPORTS) and _is_mistake(one)
 
-    return sum(1 for _ in takewhile(is_same, reversed(failures)))
+    return sum(1 for _ in takewhile(is_same, _without_ends_of_spark(failures)))
 
 
 def _refusals(failures: Sequence[FailureCause]) -> int:
@@ -150,8 +153,21 @@ def _refusals(failures: Sequence[FailureCause]) -> int:
     another message nor progress in between makes it something else.
     """
     newest = failures[-1]
-    same = takewhile(lambda one: one.is_permanent and one.operator == newest.operator, reversed(failures))
+    others = _without_ends_of_spark(failures)
+    same = takewhile(lambda one: one.is_permanent and one.operator == newest.operator, others)
     return sum(1 for _ in same)
+
+
+SPARK_JOB_ENDED = "SparkJobEnded"
+"""The kind of the failure that Spark has ended all workers."""
+
+
+def _without_ends_of_spark(failures: Sequence[FailureCause]) -> list[FailureCause]:
+    """Return `failures` with the newest first, and without those that Spark made of another one.
+
+    Where it allows an attempt only once, it ends all workers after each that could not start.
+    """
+    return [one for one in reversed(failures) if one.kind != SPARK_JOB_ENDED]
 
 
 def _is_fault_of_record(cause: FailureCause) -> bool:
@@ -201,6 +217,8 @@ class Failures:
         """A failure that no restart can mend, if this driver still owns the job: its next claim tells."""
         self._failures_seen = 0
         self._failures_in_a_row = 0
+        self._round: frozenset[WorkerIndex] = frozenset()
+        self._round_delay_ms = 0
 
     def note(self, cause: FailureCause) -> tuple[StartTimer, RestartAfter | GiveUp]:
         """Note a failure; return the timer that has it forgotten, and whether to restart."""
@@ -213,6 +231,27 @@ class Failures:
         counted = [one for one in self.failures if one.kind != ASKED]
         return forget, restart(counted, self._failures_in_a_row, self._policy)
 
+    def start_failed(
+        self, worker: WorkerIndex, cause: FailureCause
+    ) -> tuple[StartTimer | None, RestartAfter | GiveUp]:
+        """Note that `worker` could not start; return the timer as `note`, and when it may try again.
+
+        The workers that fail once each are one failure, however many they are: a file system that was away
+        for a moment would end any large job. A round of starts is over as soon as one of them fails again.
+        """
+        if self._round and worker not in self._round and not cause.is_final:
+            self._round |= {worker}
+            return None, RestartAfter(self._round_delay_ms)
+        self._round = frozenset({worker})
+        forget, decision = self.note(cause)
+        if isinstance(decision, RestartAfter):
+            self._round_delay_ms = decision.delay_ms
+        return forget, decision
+
+    def end_round(self) -> None:
+        """Note that the workers start for another reason from now on."""
+        self._round = frozenset()
+
     def failover(
         self, cause: FailureCause, *, is_restoring: bool
     ) -> tuple[StartTimer, RestartAfter | GiveUp]:
@@ -223,6 +262,7 @@ class Failures:
                 newer than its checkpoint: all is well, and it is fenced. Only the owner of a job may call
                 it damaged, so it claims once more.
         """
+        self.end_round()
         forget, decision = self.note(cause)
         if isinstance(decision, RestartAfter):
             self.restart_count += 1

@@ -17,6 +17,7 @@ from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import AttemptId, Epoch, Lineage, WorkerIndex
 from crosscut.protocol.effects import CloseLink, JobEffect, SendMessage, StartTimer, SubmitWorkers
 from crosscut.protocol.events import LinkId, Timer, WorkersEnded
+from crosscut.protocol.job.restarts import SPARK_JOB_ENDED
 from crosscut.protocol.messages import (
     CoordinatorHeartbeat,
     CoordinatorMessage,
@@ -431,7 +432,7 @@ class WorkerRegistry:
         if event.is_final:
             return effects, FailureCause("WorkersError", event.reason, is_final=True, is_transient=True)
         return effects, FailureCause(
-            "SparkJobEnded", f"Spark ended the workers: {event.reason}", is_transient=True
+            SPARK_JOB_ENDED, f"Spark ended the workers: {event.reason}", is_transient=True
         )
 
     def _hold(self, index: WorkerIndex, place: RegisteredAttempt) -> None:

@@ -120,7 +120,7 @@ class WorkerLifecycle:
                 return self._halt(epoch)
             case TasksEnded():
                 return self._ended()
-            case ShutDown(reason, failed):
+            case ShutDown(reason, failed, _):
                 return [EndWorker(reason, failed)]
             case CoordinatorHeartbeat() | StandBy():
                 return []
