@@ -688,7 +688,7 @@ def test_too_many_failures_end_the_job_with_the_first_cause() -> None:
     message = "task out[0] failed: bad record (given up after 1 failures within 300 s)"
     assert talk.failed() == [
         *both(ShutDown("the job has failed")),
-        EndJob("failed", replace(CAUSE, message=message)),
+        EndJob("failed", replace(CAUSE, message=message, is_transient=True)),
     ]
 
 
@@ -1021,7 +1021,7 @@ def test_a_worker_that_can_not_start_is_a_failure_that_spark_mends_but_not_for_e
     message = "worker 1 could not start: bad record (given up after 2 failures within 300 s)"
     assert talk.comes(22, replace(failed, attempt=AttemptId(3))) == [
         SendMessage(LINKS[0], ShutDown("the job has failed")),
-        EndJob("failed", replace(CAUSE, message=message)),
+        EndJob("failed", replace(CAUSE, message=message, is_transient=True)),
     ]
 
 
