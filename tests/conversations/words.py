@@ -165,7 +165,9 @@ class Words:
             case say.RecordsFlowing():
                 return "records flow"
             case say.UnitFinished():
-                return "all tasks have come to their end, and their output is visible"
+                return "there is no more output in the log than what is visible"
+            case say.UnitProgressed():
+                return "the log has grown"
             case say.TaskFailed(_, task, cause):
                 return f"{self.task(task)} has failed: {_reason(cause.message)}"
             case say.SnapshotAcknowledged(_, n, task, snapshot):

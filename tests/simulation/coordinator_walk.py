@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.proof.explorer.machines import copied
@@ -47,6 +48,7 @@ from crosscut.protocol.events import (
     TimerFired,
     WorkersEnded,
 )
+from crosscut.protocol.job.coordinator import Coordinator, CoordinatorSpec
 from crosscut.protocol.job.phases import DEPLOYED, Phase
 from crosscut.protocol.job.workers import LIVENESS_TICKS
 from crosscut.protocol.log.entries import JobFinished, LogEntry, SegmentOpened
@@ -58,6 +60,7 @@ from crosscut.protocol.messages import (
     SourceDrained,
     TaskFailed,
     TransactionsCommitted,
+    UnitFinished,
     WorkerFailed,
     WorkerReady,
 )
@@ -143,6 +146,7 @@ def _situations(terms: dict[str, Any]) -> Iterator[Talk]:
     yield from _ending(terms)
     yield from _in_an_outage(terms)
     yield from _finding(terms)
+    yield _stopping_with_logs(terms)
     yield from _second_epoch(terms | {"failures_max": 1} if "failures_max" in terms else terms)
     for talk in (*_starting(terms), *_running(terms), *_ending(terms)):
         for _ in range(LIVENESS_TICKS):
@@ -263,6 +267,19 @@ def _finding(terms: dict[str, Any]) -> Iterator[Talk]:
         if stage == 1:
             talk.hear(StopRequested())
         yield talk
+
+
+def _stopping_with_logs(terms: dict[str, Any]) -> Talk:
+    """One of two workers with logs has finished."""
+
+    def make(spec: CoordinatorSpec) -> Coordinator:
+        return Coordinator(replace(spec, identity=replace(spec.identity, unit_log="objects")))
+
+    talk = Talk(make, **terms | {"periodic": False})
+    talk.running()
+    talk.message(1, UnitFinished(E1))
+    talk.hear(StopRequested())
+    return talk
 
 
 def _ending(terms: dict[str, Any]) -> Iterator[Talk]:

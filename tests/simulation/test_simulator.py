@@ -75,7 +75,12 @@ FOUND = {
 }
 """What worlds in which splits come are for, in `test_dynamic_sources`."""
 
-LOGGED = {"message: UnitFinished", "drop: end of a worker without a log"}
+LOGGED = {
+    "message: UnitFinished",
+    "drop: end of a worker without a log",
+    "message: UnitProgressed",
+    "drop: late progress of a worker",
+}
 """What worlds whose workers have logs are for, in `test_simulator_logged`."""
 
 RARE = {"drop: failed after abort", *MADE_FOR, *ALIGNED, *FOUND, *LOGGED}

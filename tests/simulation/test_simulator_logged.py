@@ -17,13 +17,14 @@ from tests.simulation.exact import all_exact
 
 from crosscut.errors import FlowError
 from crosscut.graph.logged import check_logged
+from crosscut.protocol.messages import UnitFinished
 from crosscut.protocol.unit_log.effects import AcknowledgeInputs
 from crosscut.protocol.unit_log.events import RecordsEmitted
 from crosscut.protocol.unit_log.numbers import NumberedReceiver, NumberedSender
 from crosscut.task.input_gate import InputGate
 from crosscut.task.splits import SplitQueue
 from crosscut.task.task import Task
-from crosscut.testing.simulator.options import Options, options_of
+from crosscut.testing.simulator.options import FaultKind, Options, options_of
 from crosscut.worker import unit_deployment
 from crosscut.worker.unit_tasks import UnitTasks
 
@@ -74,6 +75,20 @@ def drawn(seeds: range) -> Iterator[Options]:
         except FlowError:
             continue
         yield options
+
+
+STOPS: tuple[FaultKind, ...] = ("stop the job", "fail a commit", "hang a sink", "kill a worker")
+
+
+def stopped(seeds: range) -> Iterator[Options]:
+    for seed in seeds:
+        yield logged(options_of(seed, ("chain", "two sinks", "rebalance"), ("aligned",), kinds=STOPS))
+
+
+def test_a_stop_leaves_nothing_uncommitted() -> None:
+    """Or it says so: a sink may fail for longer than a stop may take."""
+    seen = all_exact(stopped(range(40)))
+    assert seen["job stopped"] > 5
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -145,6 +160,16 @@ def commits_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnitTasks, "_note_committed", lambda self: None)
 
 
+def a_stop_waits_for_no_commit(patch: pytest.MonkeyPatch) -> None:
+    stop = UnitTasks.stop
+
+    def at_once(self: UnitTasks) -> None:
+        stop(self)
+        self._report(UnitFinished(self._epoch))
+
+    patch.setattr(UnitTasks, "stop", at_once)
+
+
 def splits_are_read_from_the_start(patch: pytest.MonkeyPatch) -> None:
     changes = SplitQueue.changes
     patch.setattr(SplitQueue, "changes", lambda self: replace(changes(self), moved=()))
@@ -170,3 +195,9 @@ def test_a_planted_bug_is_found(
 ) -> None:
     plant(monkeypatch)
     assert any(live(options).failure for options in worlds(range(60), "union", "rebalance", "totals"))
+
+
+def test_a_stop_that_waits_for_no_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_stop_waits_for_no_commit(monkeypatch)
+    found = [live(options).failure for options in stopped(range(40))]
+    assert any("F5 I9: the job ends well" in str(one) for one in found)

@@ -183,6 +183,10 @@ def test_the_interval_of_groups_is_a_setting() -> None:
     assert task_settings(cc.Settings()).unit_log is None
     with pytest.raises(SettingsError, match="interval"):
         cc.Logged(interval="soon")
+    for wrong in ("0.5ms", "11s"):
+        with pytest.raises(SettingsError, match="1 ms to 10 s"):
+            cc.Logged(interval=wrong)
+    assert cc.Logged(interval=0).interval_ms == 0
     with pytest.raises(SettingsError, match=r"snapshots=crosscut.Logged\(interval=...\)"):
         cc.Settings(interval="50ms")  # type: ignore[call-arg]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from tests.simulation.conversation import (
+    CAUSE,
+    K0,
     LINKS,
     SPLITS,
     Talk,
@@ -31,12 +33,20 @@ from crosscut.protocol.events import (
     LogTailRead,
     SplitsDiscovered,
     StopRequested,
+    Timer,
 )
 from crosscut.protocol.job.coordinator import Coordinator
 from crosscut.protocol.job.phases import Phase
 from crosscut.protocol.log import recovery
 from crosscut.protocol.log.entries import EpochClaimed, JobFinished, SegmentOpened
-from crosscut.protocol.messages import DeployTasks, ShutDown, UnitFinished
+from crosscut.protocol.messages import (
+    DeployTasks,
+    FailureCause,
+    PauseSources,
+    ShutDown,
+    UnitFinished,
+    UnitProgressed,
+)
 
 E1, E2 = Epoch(1), Epoch(2)
 OURS = replace(claim(), unit_log="objects", splits=SPLITS)
@@ -127,9 +137,114 @@ def test_it_takes_no_checkpoints() -> None:
     assert "snapshots='logged'" in answer.reason
 
 
-def test_a_stop_ends_it_at_once() -> None:
+def appended(effects: Any) -> list[Any]:
+    return [effect.entry for effect in effects if isinstance(effect, AppendEntry)]
+
+
+def test_an_end_that_is_heard_before_all_are_ready_counts_once_records_flow() -> None:
+    one = talk()
+    one.gathering()
+    one.register()
+    for worker in (0, 1):
+        one.message(worker, UnitFinished(E1))
+    assert appended(one.ready()) == [JobFinished(E1, CheckpointId(0))]
+
+
+# Failures in a row.
+
+
+def fails_and_recovers(one: Talk, epoch: int, *, progresses: bool) -> None:
+    if progresses:
+        one.message(1, UnitProgressed(Epoch(epoch)))
+    one.failed(epoch)
+    one.fire("forget-failure", 0, epoch)
+    if one.coordinator.phase is Phase.WAITING:
+        one.fire("restart", epoch)
+    one.hear(EntryAppended(at(epoch + 1)))
+    one.ready(epoch + 1)
+
+
+def test_a_job_whose_logs_grow_between_its_failures_goes_on_for_ever() -> None:
+    one = running(delay_ms=0, failures_max=3)
+    for epoch in range(1, 10):
+        fails_and_recovers(one, epoch, progresses=True)
+        assert one.coordinator.phase is Phase.RUNNING
+    assert one.coordinator.restart_count == 9
+
+
+def test_without_progress_it_is_given_up_however_far_apart_the_failures_are() -> None:
+    one = running(delay_ms=0, failures_max=3)
+    for epoch in range(1, 4):
+        fails_and_recovers(one, epoch, progresses=False)
+    end = one.failed(4)[-1]
+    assert isinstance(end, EndJob) and end.cause is not None
+    assert "4 failures in a row, without progress" in end.cause.message
+
+
+def test_progress_of_an_epoch_that_is_over_is_none() -> None:
+    one = running(delay_ms=100)
+    one.failed()
+    assert one.message(1, UnitProgressed(E1)) == []
+    assert one.coordinator.dropped["late progress of a worker"] == 1
+
+
+# Stops.
+
+PAUSED = [SendMessage(link, PauseSources(E1, is_paused=True)) for link in LINKS]
+
+
+def stopped_owing(why: str) -> EndJob:
+    message = (
+        f"the logs of the workers may hold output that is not known to be committed ({why}); the next start "
+        f"commits it"
+    )
+    return EndJob("stopped", FailureCause("Uncommitted", message, is_transient=True))
+
+
+def test_a_stop_waits_until_what_the_logs_hold_is_visible() -> None:
     one = running()
+    assert one.hear(StopRequested()) == [StartTimer(Timer("stop", E1), 60_000), *PAUSED]
+    assert one.hear(StopRequested()) == []
+    assert one.message(0, UnitFinished(E1)) == []
+    assert one.message(1, UnitFinished(E1))[-1] == EndJob("stopped")
+
+
+def test_a_worker_that_has_finished_before_the_stop_need_not_say_it_again() -> None:
+    one = running()
+    one.message(0, UnitFinished(E1))
+    one.hear(StopRequested())
+    assert one.message(1, UnitFinished(E1))[-1] == EndJob("stopped")
+
+
+def test_a_stop_that_takes_too_long_says_that_output_may_be_owed() -> None:
+    one = running()
+    one.hear(StopRequested())
+    one.message(0, UnitFinished(E1))
+    why = "not all of it was committed within checkpoint_timeout=60 s"
+    assert one.fire("stop")[-1] == stopped_owing(why)
+
+
+def test_a_failure_ends_a_stop_and_says_that_output_may_be_owed() -> None:
+    one = running()
+    one.hear(StopRequested())
+    assert one.failed()[-1] == stopped_owing(f"task {K0} failed: {CAUSE.message}")
+
+
+def test_a_stop_between_two_epochs_says_that_output_may_be_owed() -> None:
+    one = talk(delay_ms=100)
+    one.gathering()
     assert one.hear(StopRequested())[-1] == EndJob("stopped")
+    one = running(delay_ms=100)
+    one.failed()
+    assert one.hear(StopRequested())[-1] == stopped_owing("the job was restarting")
+
+
+def test_a_stop_of_a_job_that_has_just_finished_waits_for_the_log() -> None:
+    one = running()
+    for worker in (0, 1):
+        one.message(worker, UnitFinished(E1))
+    assert one.hear(StopRequested()) == []
+    assert one.hear(EntryAppended(at(2)))[-1] == EndJob("finished")
 
 
 def test_workers_are_deployed_from_the_beginning() -> None:

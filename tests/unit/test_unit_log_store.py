@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -309,3 +311,37 @@ def test_a_call_that_begins_late_finds_its_place_taken(files: MemoryFiles) -> No
     assert holder.store.append(LogIndex(1, 2), group(1, 2)) == EntryTaken(LogIndex(1, 2))
     assert files.content == before
     assert isinstance(holder.append(4), EntryLogged)
+
+
+def test_the_entries_of_a_tail_are_read_many_at_once(tmp_path: Path) -> None:
+    """One by one, a long tail in a slow store takes longer than a claim may."""
+    directory = str(tmp_path / "log")
+    under_way, most = 0, 0
+    lock, gate = threading.Lock(), threading.Barrier(8)
+
+    class Slow(LocalFiles):
+        def read(self, path: str) -> bytes:
+            nonlocal under_way, most
+            with lock:
+                under_way += 1
+                most = max(most, under_way)
+            if is_slow and threading.current_thread().name == "crosscut-reader":
+                # Those at the end of a tail are alone.
+                with suppress(threading.BrokenBarrierError):
+                    gate.wait(10)
+            try:
+                return super().read(path)
+            finally:
+                with lock:
+                    under_way -= 1
+
+    is_slow = False
+    paths = [f"entry-{number}" for number in range(16)]
+    files = Slow(directory)
+    for path in paths:
+        files.put_if_absent(path, path.encode())
+    is_slow = True
+    assert files.read_each(paths) == [path.encode() for path in paths]
+    assert most >= 8
+    is_slow = False
+    assert files.read_each(["missing", paths[0]]) == [None, paths[0].encode()]

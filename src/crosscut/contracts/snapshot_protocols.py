@@ -78,7 +78,7 @@ class Logged:
             return checked_new(cls, unnamed, given, " of Logged")
 
     def __post_init__(self) -> None:
-        check_duration("interval", self.interval, 0)
+        _check_interval(self.interval)
         if self.log not in get_args(LogChoice):
             raise SettingsError(f"log={self.log!r}: expected 'auto', 'files' or 'objects'")
 
@@ -86,6 +86,20 @@ class Logged:
     def interval_ms(self) -> float:
         """`interval` in milliseconds."""
         return duration_ms(self.interval, "interval")
+
+
+INTERVAL_MS_MAX = 10_000
+"""A group that is older holds up its tasks while the log is busy (`HOLD_MS`)."""
+
+
+def _check_interval(interval: Duration) -> None:
+    check_duration("interval", interval, 0)
+    found_ms = duration_ms(interval, "interval")
+    if 0 < found_ms < 1 or found_ms > INTERVAL_MS_MAX:
+        raise SettingsError(
+            f"interval={interval!r}: expected 0 (as soon as the log is free), or 1 ms to "
+            f"{INTERVAL_MS_MAX // 1_000} s"
+        )
 
 
 def logged_of(given: object) -> Logged | None:

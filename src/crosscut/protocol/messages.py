@@ -119,9 +119,15 @@ class WorkerReady(EpochMessage):
 
 @dataclass(frozen=True, slots=True)
 class UnitFinished(EpochMessage):
-    """All tasks of a worker have come to the end of their input, as its log says, and all their output is
-    visible. It is true for ever.
+    """All output in the log of a worker is visible, and there will be no more in this epoch.
+
+    Its tasks have come to the end of their input, which is true for ever; or `PauseSources` has stopped them.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class UnitProgressed(EpochMessage):
+    """The log of a worker holds another group of this epoch. Sent once a second at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +429,11 @@ class CloseLoops(ForTasks):
 
 @dataclass(frozen=True, slots=True)
 class PauseSources(ForTasks):
-    """Sources read nothing from now on, or read again. Barriers and splits reach them all the same."""
+    """Sources read nothing from now on, or read again. Barriers and splits reach them all the same.
+
+    Where workers have logs it is the beginning of a stop: tasks take no more input, and each worker sends
+    `UnitFinished` once the output in its log is visible.
+    """
 
     is_paused: bool
 
@@ -503,6 +513,7 @@ WorkerMessage = (
     | WorkerReady
     | RecordsFlowing
     | UnitFinished
+    | UnitProgressed
     | TaskFailed
     | SnapshotAcknowledged
     | SnapshotDeclined

@@ -8,12 +8,13 @@ import re
 import secrets
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 
 from crosscut.errors import StoreError
 from crosscut.store.blocks import in_blocks, write_fully
+from crosscut.store.reading import read_at_once
 
 TEMPORARY = "temporary-"
 """So begins the name of a file that is not whole yet."""
@@ -63,6 +64,16 @@ class Files(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return the content of `path`. Never answered from a cache."""
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the content of each path, None where there is no such file."""
+        return [self._read_if_there(path) for path in paths]
+
+    def _read_if_there(self, path: str) -> bytes | None:
+        try:
+            return self.read(path)
+        except FileNotFoundError:
+            return None
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -201,6 +212,10 @@ class LocalFiles(Files):
     def read(self, path: str) -> bytes:
         with open(self._resolved(path), "rb", opener=_regular) as file:
             return file.read()
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        # The directory may be on a network, where each call takes milliseconds.
+        return read_at_once(self._read_if_there, paths)
 
     def delete(self, path: str) -> None:
         os.unlink(self._resolved(path))

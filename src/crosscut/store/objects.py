@@ -6,13 +6,14 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from crosscut.errors import SettingsError
 from crosscut.foundation.urls import Redaction
 from crosscut.store.files import Files, Put, UncertainError, checked_path
+from crosscut.store.reading import read_at_once
 
 ATOMIC_CREATE = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"))
 """Protocols whose `pipe_file(mode="create")` is one conditional request (`If-None-Match: *`,
@@ -125,6 +126,9 @@ class ObjectFiles(Files):
         with self._as_os_errors():
             data: bytes = self._system.cat_file(self._key(path))
         return data
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        return read_at_once(self._read_if_there, paths)
 
     def delete(self, path: str) -> None:
         with self._as_os_errors():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from crosscut.errors import AuthenticityError, InternalError, StoreError, invariant
@@ -245,6 +245,13 @@ class UnitLogStore(ABC):
         except OSError as error:
             raise failed("can't read", self._files, path, error) from error
 
+    def _data_of(self, indices: Sequence[LogIndex]) -> list[bytes | None]:
+        """Return the contents of files of entries, None where there is none: of a long tail many at once."""
+        try:
+            return self._files.read_each([self._path(index) for index in indices])
+        except OSError as error:
+            raise failed("can't read", self._files, self._directory, error) from error
+
     def _decoded(self, data: bytes, index: LogIndex) -> StoredEntry:
         try:
             return decode_entry(data, self._unit, self._key, index=index)
@@ -381,13 +388,12 @@ class ObjectUnitLog(UnitLogStore):
         else:
             # What closed the segment may be after the entry up to which its claimant had read.
             last = cut.number + self._exists(following(cut))
+        indices = [LogIndex(start.segment, number) for number in range(start.number + 1, last + 1)]
         found = []
-        for number in range(start.number + 1, last + 1):
-            index = LogIndex(start.segment, number)
-            one = self._in_own_file(index)
-            if one is None:
+        for index, data in zip(indices, self._data_of(indices), strict=True):
+            if data is None:
                 raise self._missing(index)
-            found.append(one)
+            found.append(self._decoded(data, index))
         for _ in range(_FOLLOWED_MAX if cut is None else 0):
             # The owner may have gone on meanwhile. A claimant must close the segment after its newest entry.
             one = self._in_own_file(LogIndex(start.segment, last + 1))

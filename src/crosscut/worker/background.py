@@ -508,5 +508,8 @@ class BackgroundWork:
             )
         else:
             self._host.failpoints("commit.after")
-            self._held.forget(commit.permit.checkpoint_id)
+            n = commit.permit.checkpoint_id
+            self._held.forget(n)
+            # Groups of a log have no snapshot that would end their timers.
+            self._began = {one: begun for one, begun in self._began.items() if one > n}
             self._post(lambda task: task.transactions.commit_succeeded())

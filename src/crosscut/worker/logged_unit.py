@@ -125,6 +125,10 @@ class LoggedUnit:
         # It holds the whole tail of the log.
         self._claimed = None
 
+    def stop(self) -> None:
+        """Take no more input, and report when all output in the log is visible."""
+        self.tasks.stop()
+
     def close(self) -> None:
         """End without a word; nothing leaves this unit any more."""
         self._runner.close()

@@ -223,6 +223,11 @@ class UnitRunner:
         # A group has ended for the tasks, and its sinks are not ready yet.
         self._is_ending = False
         self._after_ending: list[UnitEvent] = []
+        self._is_stopping = False
+
+    @property
+    def _takes_input(self) -> bool:
+        return self._unit.takes_input and not self._is_stopping
 
     @property
     def trouble(self) -> str:
@@ -264,6 +269,12 @@ class UnitRunner:
         self._events.append(event)
         if not self._is_handling:
             self._guarded(lambda: None)
+
+    def stop(self) -> None:
+        """Let tasks take no more input: what they have taken is the last group."""
+        self._is_stopping = True
+        if self._pool is not None:
+            self._pool.schedule()
 
     def close(self) -> None:
         """End, without telling `ended`. A call of the log goes on, and its answer is dropped."""
@@ -417,7 +428,7 @@ class UnitRunner:
             size_bytes=books.size_bytes,
             age_ms=(now_ns - since_ns) // 1_000_000,
             is_awaited=books.is_awaited,
-            takes_input=self._unit.takes_input,
+            takes_input=self._takes_input,
         )
         limits = self._limits
         match group_end(
@@ -446,7 +457,8 @@ class UnitRunner:
                 self._events += [event, *after]
 
         self._guarded(end)
-        if not self.is_over and not self._is_ending:
+        # Otherwise the next round says when tasks go on.
+        if not self.is_over and not self._is_ending and self._takes_input:
             pool.go_on()
 
     # The end.

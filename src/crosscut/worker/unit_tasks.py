@@ -6,6 +6,7 @@ becomes an event of the unit instead of a frame, and comes back as an effect onc
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
@@ -16,7 +17,13 @@ from crosscut.foundation.batch import Batch, NumberedBatch
 from crosscut.foundation.ids import ChannelId, CheckpointId, Epoch, LogIndex, TaskId
 from crosscut.net.numbered_channels import NumberedIncoming, NumberedOutgoing, Phase
 from crosscut.protocol.events import CommitAuthorised
-from crosscut.protocol.messages import SourceDrained, TransactionsCommitted, UnitFinished, WorkerMessage
+from crosscut.protocol.messages import (
+    SourceDrained,
+    TransactionsCommitted,
+    UnitFinished,
+    UnitProgressed,
+    WorkerMessage,
+)
 from crosscut.protocol.snapshots import Part
 from crosscut.protocol.unit_log.effects import (
     AcknowledgeInputs,
@@ -54,6 +61,13 @@ from crosscut.worker.pool import TaskPool
 from crosscut.worker.runner import TaskRunner
 from crosscut.worker.unit_runner import UnitRunner
 
+PROGRESS_EVERY_NS = 1_000_000_000
+"""How often a unit reports that its log grows, at most: an epoch that is shorter has made no progress."""
+
+RETRY_SNAPSHOT_NS = 10_000_000_000
+"""After so long a snapshot that could not be stored is tried again."""
+
+_LOG = logging.getLogger("crosscut")
 _FromPeer = ChannelConnected | ChannelAccepted | ResumeAsked | ResumeRefused | InputsAcknowledged
 
 
@@ -90,11 +104,17 @@ class UnitTasks:
         self._unit = unit
         self._spec = spec
         self._epoch = epoch
-        self._has_finished = False
+        self._is_stopping = self._has_finished = False
+        # When progress was reported last, or the tasks began, and where the log ended then.
+        self._progress_ns = 0
+        self._progress_at: LogIndex | None = None
         # Of the log since its newest snapshot.
         self._tail_groups = self._tail_bytes = 0
         self._snapshot_bytes = 0
         self._frozen: FrozenUnit | None = None
+        # The tail that the snapshot under way replaces, in groups and bytes.
+        self._replaced_tail = (0, 0)
+        self._next_snapshot_ns = 0
         # The newest snapshot, which the log begins with once its head is durable, and the one before.
         self._parts: tuple[tuple[Part, ...], ...] = ()
         self._runner = runner
@@ -131,6 +151,7 @@ class UnitTasks:
             pool.tasks, taken, are_splits_logged=number > 0, record_fields=sections.record_fields
         )
         self._pool = pool
+        self._progress_ns, self._progress_at = pool.now_ns(), self._unit.next_index
         self._visible = {
             runner.task.task_id: number for runner in pool.runners if runner.task.machines[1] is not None
         }
@@ -150,11 +171,29 @@ class UnitTasks:
 
     def round_over(self) -> None:
         """A round of the scheduler is over, and no group is ending: have all tasks come to their end?"""
-        if self._has_finished or self._pool is None or not all(task.is_over for task in self._pool.tasks):
+        pool = self._pool
+        if pool is None:
             return
-        if not self._its_books.has_content and self._unit.is_settled:
+        self._note_progress(pool)
+        if self._has_finished or not (self._is_stopping or all(task.is_over for task in pool.tasks)):
+            return
+        if pool.is_settled and not self._its_books.has_content and self._unit.is_settled:
             self._has_finished = True
             self._report(UnitFinished(self._epoch))
+
+    def stop(self) -> None:
+        """Take no more input, and report when all output in the log is visible."""
+        self._is_stopping = True
+        self._runner.stop()
+
+    def _note_progress(self, pool: TaskPool) -> None:
+        """Report from time to time that the log has grown: what it holds is not processed again."""
+        index = self._unit.next_index
+        if index == self._progress_at or (now_ns := pool.now_ns()) - self._progress_ns < PROGRESS_EVERY_NS:
+            return
+        self._progress_ns, self._progress_at = now_ns, index
+        pool.note_durable()
+        self._report(UnitProgressed(self._epoch))
 
     def report(self, message: WorkerMessage) -> None:
         """A task has something to say."""
@@ -277,19 +316,20 @@ class UnitTasks:
         if event is not None:
             now = commit_number(self._unit.next_index)
             invariant(now == self._number, f"group {self._number} was to be appended as {now}")
-            self._note_tail(event)
-            pool.note_durable()
+            self._note_tail(event, pool.now_ns())
         return event
 
-    def _note_tail(self, event: GroupEnded) -> None:
+    def _note_tail(self, event: GroupEnded, now_ns: int) -> None:
         """Ask for a snapshot if the log has become long, compared with the state."""
         spec = self._spec
         self._tail_groups += 1
         self._tail_bytes += len(event.content.sections)
         is_long = self._tail_bytes >= max(spec.tail_bytes_max, self._snapshot_bytes)
         has_many = self._tail_groups >= spec.tail_groups_max and 4 * self._tail_bytes >= self._snapshot_bytes
-        if is_long or has_many:
-            # It is taken at the end of the next group: this one is on its way to the log.
+        # Each is an object that a claim has to read.
+        has_too_many = spec.kind == "objects" and self._tail_groups >= spec.tail_objects_max
+        if (is_long or has_many or has_too_many) and now_ns >= self._next_snapshot_ns:
+            # The unit handles this before `event`, so the snapshot is taken at the end of this group.
             self._runner.handle(CompactionRequested())
 
     def perform(self, effect: ChannelEffect) -> None:
@@ -360,6 +400,7 @@ class UnitTasks:
 
     def freeze(self, index: LogIndex) -> None:
         self._frozen = self._its_books.freeze(commit_number(index))
+        self._replaced_tail = self._tail_groups, self._tail_bytes
         self._tail_groups = self._tail_bytes = 0
 
     def store(self, index: LogIndex) -> None:
@@ -386,6 +427,7 @@ class UnitTasks:
             for _, state in stateful:
                 state.abandon(number)
             self._delete(pool, tuple(parts))
+            self._snapshot_failed(pool, str(error))
             self._runner.handle(UnitSnapshotFailed(index, str(error)))
             return
         for _, state in stateful:
@@ -393,6 +435,19 @@ class UnitTasks:
                 await pool.pause()
         self._stored(pool, (head, *parts))
         self._runner.handle(UnitSnapshotStored(index, (head, *parts)))
+
+    def _snapshot_failed(self, pool: TaskPool, reason: str) -> None:
+        # The tail is as long as it was.
+        groups, size_bytes = self._replaced_tail
+        self._tail_groups += groups
+        self._tail_bytes += size_bytes
+        self._next_snapshot_ns = pool.now_ns() + RETRY_SNAPSHOT_NS
+        _LOG.warning(
+            "A snapshot that makes the log of this worker shorter could not be stored: %s. It is tried again "
+            "after %d s; until then the log grows.",
+            reason,
+            RETRY_SNAPSHOT_NS // 1_000_000_000,
+        )
 
     async def _write(self, pool: TaskPool, number: CheckpointId, task: TaskId, chunks: list[bytes]) -> Part:
         pool.failpoints("part.write")

@@ -306,6 +306,8 @@ class Worker:
                 pool.close_loops(heads)
             case PauseSources(_, is_paused):
                 pool.pause_sources(is_paused=is_paused)
+                if is_paused and self._place.unit is not None:
+                    self._place.unit.stop()
             case AlignSources():
                 pool.align(order)
             case AssignSplits(_, task, since, splits, is_last):

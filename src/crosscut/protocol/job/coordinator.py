@@ -53,6 +53,7 @@ from crosscut.protocol.messages import (
     TaskQuiet,
     TransactionsCommitted,
     UnitFinished,
+    UnitProgressed,
     WorkerFailed,
     WorkerHeartbeat,
     WorkerMessage,
@@ -261,7 +262,7 @@ class Coordinator:
             case None:
                 return effects
             case Durable(entry, log_index):
-                return [*effects, *self._entry_durable(entry, log_index)]
+                return [*effects, *self._entry_durable(entry, log_index), *self._end_if_units_finished()]
             case NoCheckpoint():
                 return [*effects, *self._append_refused(verdict)]
             case do.EndJob("failed", cause):
@@ -324,6 +325,8 @@ class Coordinator:
                 return self._align_sources()
             case UnitFinished():
                 return self._unit_finished(index)
+            case UnitProgressed():
+                return self._unit_progressed()
             case RecordsFlowing() | WorkerHeartbeat():
                 return []
             case _:
@@ -334,8 +337,21 @@ class Coordinator:
             self.dropped["end of a worker without a log"] += 1
             return []
         self._finished_units.add(index)
-        is_last = len(self._finished_units) == self._terms.identity.parallelism
-        if self.phase is not Phase.RUNNING or not is_last or not self._log.is_idle:
+        return self._end_if_units_finished()
+
+    def _unit_progressed(self) -> list[JobEffect]:
+        if self.has_unit_logs and self.phase in DEPLOYED:
+            self._failures.note_progress()
+        else:
+            self.dropped["late progress of a worker"] += 1
+        return []
+
+    def _end_if_units_finished(self) -> list[JobEffect]:
+        if len(self._finished_units) < self._terms.identity.parallelism:
+            return []
+        if self.phase is Phase.STOPPING:
+            return self._end("stopped")
+        if self.phase is not Phase.RUNNING or not self._log.is_idle:
             return []
         # Decision moment: nothing comes from any worker any more, in any epoch.
         return self._log.append(JobFinished(self.epoch, CheckpointId(0)))
@@ -432,7 +448,7 @@ class Coordinator:
         self._go(Turn.READY)
         effects += self.registry.to_holders(StartTasks(self.epoch))
         effects += self._splits.started(is_restored=self.completed is not None)
-        return [*effects, *self.checkpoints.handle(TasksReady())]
+        return [*effects, *self.checkpoints.handle(TasksReady()), *self._end_if_units_finished()]
 
     # Time passes.
 
@@ -466,7 +482,7 @@ class Coordinator:
             case "finish" if self.phase is Phase.FINISHING and self.completed is not None:
                 return self._finish_overdue(self.completed.checkpoint_id)
             case "stop" if self.phase is Phase.STOPPING:
-                return self._stop_short(FailureCause("Timeout", self.checkpoints.overdue, is_transient=True))
+                return self._stop_short(FailureCause("Timeout", self._ending.stop_overdue, is_transient=True))
             case _:
                 self.dropped["stale timer"] += 1
                 return []
@@ -523,9 +539,14 @@ class Coordinator:
 
     def _stop_requested(self) -> list[JobEffect]:
         match self.phase:
+            case Phase.RUNNING if isinstance(self._log.newest, JobFinished):
+                # Everything is committed; only the log's answer is missing.
+                return []
             case Phase.RUNNING if self.has_unit_logs:
-                # The logs have all that was processed; the next start goes on from there.
-                return self._end("stopped")
+                self._go(Turn.STOP)
+                timer = self._timer("stop", self._terms.checkpoints.timeout_ms)
+                paused = self.registry.to_holders(PauseSources(self.epoch, is_paused=True))
+                return [timer, *paused, *self._end_if_units_finished()]
             case Phase.RUNNING if self._ending.rests:
                 # Another batch would be one without records, or the first of the next start.
                 return self._end("stopped")

@@ -42,6 +42,7 @@ class Ending:
         self._awaits_verdict = terms.awaits_verdict
         self._are_batches = terms.checkpoints.are_batches
         self._timeout_ms = terms.checkpoints.timeout_ms
+        self._has_unit_logs = bool(terms.identity.unit_log)
         self._job = job
         self._log = log
         self._checkpoints = checkpoints
@@ -106,11 +107,23 @@ class Ending:
 
     def stopped_between_epochs(self) -> EndJob:
         """End a job that is stopped while no records flow."""
+        if self._has_unit_logs:
+            has_run = self._job.epoch > 1 or self._job.phase is Phase.WAITING
+            return EndJob("stopped", _owed("the job was restarting") if has_run else None)
         newest = self._newest
         return EndJob("stopped", self._uncommitted(newest) if newest is not None else None)
 
+    @property
+    def stop_overdue(self) -> str:
+        """Why a stop has taken too long, for people."""
+        if self._has_unit_logs:
+            return f"not all of it was committed within checkpoint_timeout={self._timeout_ms / 1000:g} s"
+        return self._checkpoints.overdue
+
     def stopped_short(self, cause: FailureCause) -> EndJob:
         """End a stop whose last checkpoint, or the commit of it, is not to be had because of `cause`."""
+        if self._has_unit_logs:
+            return EndJob("stopped", _owed(cause.message))
         newest, undecided = self._newest, self._log.newest
         if newest is not None and self._checkpoints.is_last(newest):
             return EndJob("stopped", self._uncommitted(newest, cause.message))
@@ -151,6 +164,15 @@ class Ending:
             return _not_judged(n, f"its invariants were not evaluated within {self._timeout_ms / 1000:g} s")
         what = "the output of the final checkpoint was not committed"
         return FailureCause("Timeout", f"{what} within {self._timeout_ms / 1000:g} s", is_transient=True)
+
+
+def _owed(why: str) -> FailureCause:
+    return FailureCause(
+        "Uncommitted",
+        f"the logs of the workers may hold output that is not known to be committed ({why}); the next start "
+        f"commits it",
+        is_transient=True,
+    )
 
 
 def _not_judged(n: CheckpointId, why: str) -> FailureCause:

@@ -167,6 +167,7 @@ MOVES: Mapping[str, Moves] = {
     "SnapshotDeclined": _TOO_MANY_CHECKPOINTS_FAILED,
     "timer checkpoint-timeout": _TOO_MANY_CHECKPOINTS_FAILED,
     "TransactionsCommitted": _ends(Phase.STOPPING),
+    "UnitFinished": _ends(Phase.STOPPING),
     "timer read-log": _ends(Phase.CLAIMING),
     "timer discover": _ends(Phase.CLAIMING),
     "timer gather": {Phase.GATHERING: _RESTART_OR_OVER},

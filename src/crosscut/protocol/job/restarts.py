@@ -280,5 +280,5 @@ class Failures:
         self.failures = self.failures[1:]
 
     def note_progress(self) -> None:
-        """Note that a checkpoint was completed."""
+        """Note that a checkpoint was completed, or that the log of a worker has grown for a while."""
         self._failures_in_a_row = 0

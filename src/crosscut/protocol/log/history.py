@@ -17,6 +17,7 @@ from crosscut.errors import HistoryError
 from crosscut.foundation.frozen import dataclass
 from crosscut.foundation.ids import CheckpointId, Epoch
 from crosscut.protocol.log.recovery import Claim
+from crosscut.protocol.unit_log.entries import group_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,12 @@ def shown(conflict: Conflict) -> str:
     one = conflict.output
     match conflict:
         case NewerOutput(_, restored):
-            origin = f"goes on from checkpoint {restored}" if restored else "begins with nothing"
+            is_of_job = group_of(one.checkpoint_id) is None
+            log = "job log" if is_of_job else f"log of worker {one.task.index} (units/{one.task.index})"
+            origin = f"goes on from {_number(restored)}" if restored else "begins with nothing"
             return (
-                f"{_who(one)} has committed output up to checkpoint {one.checkpoint_id} of this very job, "
-                f"which {origin}: it would be written a second time. The job log has lost entries, or an "
+                f"{_who(one)} has committed output up to {_number(one.checkpoint_id)} of this very job, "
+                f"which {origin}: it would be written a second time. The {log} has lost entries, or an "
                 f"old backup of the checkpoint directory was restored, or this is a copy of one whose job "
                 f"went on elsewhere. Use the newest checkpoint directory; or choose an empty one, which "
                 f"begins with nothing, and another location for the output"
@@ -141,17 +144,17 @@ def shown(conflict: Conflict) -> str:
         case ForeignOutput():
             whose = f"lineage {one.lineage}" if one.lineage else "a lineage that is not known any more"
             return (
-                f"{_who(one)} has committed output of another history ({whose}, up to checkpoint "
-                f"{one.checkpoint_id}), and this job begins with nothing: what is there would stay, and be "
-                f"written again. Was the checkpoint directory deleted, or is it another one? Use the "
+                f"{_who(one)} has committed output of another history ({whose}, up to "
+                f"{_number(one.checkpoint_id)}), and this job begins with nothing: what is there would stay, "
+                f"and be written again. Was the checkpoint directory deleted, or is it another one? Use the "
                 f"directory that belongs to the output, or another location for the output; or remove what "
                 f"is there and what the sink remembers of it (.crosscut in a directory, crosscut_markers "
                 f"in a database); or start with fresh=True (--fresh) to add to it"
             )
         case SetBack(_, committed):
-            found = f"only up to checkpoint {one.checkpoint_id}" if one.checkpoint_id else "nothing"
+            found = f"only up to {_number(one.checkpoint_id)}" if one.checkpoint_id else "nothing"
             return (
-                f"{_who(one)} has confirmed that all output up to checkpoint {committed} is committed, and "
+                f"{_who(one)} has confirmed that all output up to {_number(committed)} is committed, and "
                 f"now remembers {found}: the system behind it was set back, by a restore from a backup, by a "
                 f"failover to a replica that was behind, or by someone who removed what the sink remembers. "
                 f"Output between the two is lost there, and this job no longer has it; nothing was written. "
@@ -161,6 +164,12 @@ def shown(conflict: Conflict) -> str:
             )
         case _:
             assert_never(conflict)
+
+
+def _number(n: CheckpointId) -> str:
+    """Return what people call the checkpoint, or the group of a worker's log, that a sink has committed."""
+    group = group_of(n)
+    return f"checkpoint {n}" if group is None else f"group {group} (commit number {n})"
 
 
 def check_history(

@@ -350,7 +350,9 @@ class UnitLog:
     def _timer_fired(self, timer: Timer) -> Outcome:
         if timer == READING and self.phase in (LogPhase.LOOKING, LogPhase.SEALING, LogPhase.READING):
             return self._lost(
-                f"the log could not be read within {self._timeout_ms / 1000:g} s", is_fenced=False
+                f"the log could not be read within checkpoint_timeout={self._timeout_ms / 1000:g} s; raise "
+                f"it if the store is slow",
+                is_fenced=False,
             )
         if self._step is None:
             return self._drop("stale timer")

@@ -154,3 +154,9 @@ UnitEntry = UnitSegmentOpened | GroupCommitted | UnitSegmentClosed
 def commit_number(index: LogIndex) -> CheckpointId:
     """Return the number under which sinks know the transaction of group `index`: it grows for ever."""
     return CheckpointId(index.segment << COMMIT_NUMBER_BITS | index.number)
+
+
+def group_of(number: CheckpointId) -> LogIndex | None:
+    """Return the group whose transaction sinks know under this number; None: it is a checkpoint's."""
+    segment, within = divmod(number, 1 << COMMIT_NUMBER_BITS)
+    return LogIndex(segment, within) if segment else None

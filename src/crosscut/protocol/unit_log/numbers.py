@@ -79,6 +79,7 @@ class NumberedSender:
         """Take one event and return the effects to perform, in order.
 
         Raises:
+            MissingRecordsError: The receiver has more than the log; nothing has changed.
             ProtocolError: The event is impossible; nothing has changed.
         """
         match event:
@@ -127,9 +128,12 @@ class NumberedSender:
             self.dropped["resume on an older connection"] += 1
             return []
         if self._is_ahead(position):
-            # A newer incarnation of this unit has sent those: this one owns the log no more.
-            self.dropped["resume ahead of the log"] += 1
-            return []
+            # A newer incarnation of this unit has sent those; or they were in the log, and are not any more.
+            raise missing_records(
+                self._channel,
+                f"its receiver has {_text(position)}, and the log of its sender ends with "
+                f"{_text(self._logged)}",
+            )
         # Nothing is forgotten here: the receiver has what is before, perhaps not in its log.
         lacking = [one for one in self._kept if is_after(one, position)]
         since = before(lacking[0], position) if lacking else self.given
@@ -243,10 +247,19 @@ class NumberedReceiver:
         return [AskResume(self._channel, connection, self.arrived)]
 
     def _missing(self, found: str) -> MissingRecordsError:
-        return MissingRecordsError(
-            f"{self._channel} lacks records: it has arrived up to {_text(self.arrived)}, and {found}. A "
-            f"newer process owns this worker's log, or a log was replaced by a backup"
-        )
+        return missing_records(self._channel, f"it has arrived up to {_text(self.arrived)}, and {found}")
+
+
+def missing_records(channel: ChannelId, found: str) -> MissingRecordsError:
+    """Return the error of a channel whose two ends do not fit together."""
+    sender, receiver = channel.source.index, channel.target.index
+    return MissingRecordsError(
+        f"{channel} lacks records: {found}. Either a newer process owns this worker's log, or the logs of "
+        f"workers {sender} and {receiver} (units/{sender} and units/{receiver} in the checkpoint directory) "
+        f"are not of one moment: entries were lost, or one was replaced by a backup. Restore both from a "
+        f"backup of one moment",
+        damaged=True,
+    )
 
 
 def _text(position: ChannelPosition) -> str:

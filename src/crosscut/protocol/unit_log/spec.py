@@ -14,10 +14,13 @@ class UnitLogSpec:
         kind: Stands in the claim of the job, too: see `EpochClaimed.unit_log`.
         interval_ms: How old a group becomes while there is more to do; 0: as soon as the log is free.
         tail_bytes_max: A log that is longer since its newest snapshot gets another one.
-        tail_groups_max: Likewise: each group may be an object of the store.
+        tail_groups_max: Likewise, unless the snapshot is much longer than the groups.
+        tail_objects_max: Likewise, where each group is an object of the store, whatever the snapshot's size:
+            a claim has to read all of them within the timeout.
     """
 
     kind: LogKind
     interval_ms: int = 0
     tail_bytes_max: int = 64 << 20
     tail_groups_max: int = 5_000
+    tail_objects_max: int = 10_000

@@ -162,7 +162,9 @@ class Checkers:
         return self._watermarks.restored_count
 
     def check_committed(self, checkpoint: CheckpointCompleted | None) -> None:
-        """The job says that everything of `checkpoint` is visible: is it?"""
+        """The job says that everything of `checkpoint`, or of the logs of its workers, is visible: is it?"""
+        if self._logged is not None:
+            self._check_logged_is_visible()
         for one in checkpoint.snapshots if checkpoint else ():
             for pending in one.snapshot.pending:
                 is_committed = pending.handle in self._resource().committed

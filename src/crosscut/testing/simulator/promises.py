@@ -84,7 +84,7 @@ class Promises:
                     ensure(is_answered, f"F5: a request fails that the final checkpoint answers: {reason}")
                     self._asked.discard(request)
                 case EndJob("stopped", None) if self._terms.identity.unit_log:
-                    # The logs of the workers have all: there is no last checkpoint.
+                    # The logs have all, so there is no last checkpoint: `Checkers.check_committed`.
                     pass
                 case EndJob("stopped", None) if self._last_from is not None:
                     ensure(self._has_last, "F7: stopped without a last checkpoint, and nothing is said")
@@ -116,6 +116,8 @@ class Promises:
             retry_ms: Until a checkpoint is triggered, as far as timers say.
         """
         if self._phase is not Phase.STOPPING or self._coordinator.checkpoints.under_way or self._has_last:
+            return
+        if self._terms.identity.unit_log:
             return
         timeout_ms = self._terms.checkpoints.timeout_ms
         is_soon = retry_ms is not None and retry_ms <= timeout_ms // STOPS_WAIT_SHARE

@@ -210,7 +210,10 @@ def test_groups_of_files_beyond_the_cut_are_void() -> None:
 
 def test_a_log_that_is_not_read_in_time_is_lost() -> None:
     _, verdict = reading().handle(TimerFired(READING))
-    assert verdict == LogLost("the log could not be read within 60 s", is_fenced=False)
+    assert verdict == LogLost(
+        "the log could not be read within checkpoint_timeout=60 s; raise it if the store is slow",
+        is_fenced=False,
+    )
 
 
 # Appending.

@@ -4,6 +4,7 @@ import pytest
 from tests.unit.protocol.unit_log.conversing import INPUT, OUTPUT, run, up_to
 
 from crosscut.errors import MissingRecordsError, ProtocolError
+from crosscut.net.causes import failure_cause
 from crosscut.protocol.unit_log.effects import (
     AcknowledgeInputs,
     AskResume,
@@ -84,12 +85,19 @@ def test_only_an_acknowledgement_forgets() -> None:
     assert end.kept_bytes == 2
 
 
-def test_a_receiver_that_has_more_than_is_logged_has_it_from_a_newer_incarnation() -> None:
+def test_a_receiver_that_has_more_than_is_logged_ends_the_sender() -> None:
+    """It has it from a newer incarnation; or the log has lost entries, and the channel would stand still."""
     end = NumberedSender(OUTPUT, up_to(1), (run(1, 1, b"a"),))
-    assert connected(end, number=2) == []
+    with pytest.raises(
+        MissingRecordsError, match="its receiver has record 2 and news 0, and the log"
+    ) as found:
+        connected(end, number=2)
+    assert failure_cause(found.value).is_final
+    sender, receiver = OUTPUT.source.index, OUTPUT.target.index
+    assert f"units/{sender} and units/{receiver}" in str(found.value)
     end.handle(InputsAcknowledged(OUTPUT, up_to(2)))
     assert end.kept_bytes == 1
-    assert end.dropped == {"resume ahead of the log": 1, "acknowledgement ahead of the log": 1}
+    assert end.dropped == {"acknowledgement ahead of the log": 1}
 
 
 def test_nothing_is_no_record() -> None:
