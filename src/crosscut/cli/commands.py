@@ -164,9 +164,8 @@ def run_flow(
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. With logs instead of checkpoints, it commits what is in these. A second Ctrl-C ends at once.
 
-    Exit codes: 0: done, or stopped; 1: failed, may pass; 2: could not start; 3: another driver has taken the
-    job over; 4: the checkpoint store can't be reached; 5: failed, would fail again; 6: stopped without a last
-    checkpoint; 130: a second Ctrl-C.
+    Exit codes: 0: done; 1: failed, may pass; 2: could not start; 3: taken over; 4: no checkpoint store; 5:
+    would fail again; 6: stopped without a last checkpoint; 130: a second Ctrl-C.
     """
     if keep and not is_kept():
         from crosscut.cli.keeping import keep as keep_running
