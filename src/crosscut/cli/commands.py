@@ -159,7 +159,7 @@ def run_flow(
     APP.PY:FLOW is a file, or a module as package.module, and the name in it of a flow or of a function that
     returns one; the name may be left out if it is "flow".
 
-    --help-all shows all options. Each is a setting, which the guide "Running" describes.
+    --help-all shows all options; the guide "Running" describes each.
 
     Ctrl-C (or SIGTERM) takes a last checkpoint, commits it and exits with 0; the same command then goes on
     from there. With logs instead of checkpoints, it commits what is in these. A second Ctrl-C ends at once.
