@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Frame(Tail):
     """A stream of rows that are held as columns, a batch at a time.
 
-    Operators take expressions of Polars (`crosscut[polars]`). An expression says what becomes of a row from
-    that row alone: where a batch begins and ends is nobody's choice. One that looks at other rows, such as
-    `pl.col("x").sum()` or `.shift()`, is refused.
+    Operators take expressions of Polars (`crosscut[polars]`). The value of an expression depends on its row
+    alone, since batch boundaries are arbitrary. One that looks at other rows, such as `pl.col("x").sum()` or
+    `.shift()`, is refused.
 
     `name=` names the operator that a method adds, as `named` does.
 

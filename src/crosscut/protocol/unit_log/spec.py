@@ -14,9 +14,9 @@ class UnitLogSpec:
         kind: Stands in the claim of the job, too: see `EpochClaimed.unit_log`.
         interval_ms: How old a group becomes while there is more to do; 0: as soon as the log is free.
         tail_bytes_max: A log that is longer since its newest snapshot gets another one.
-        tail_groups_max: Likewise, unless the snapshot is much longer than the groups.
-        tail_objects_max: Likewise, where each group is an object of the store, whatever the snapshot's size:
-            a claim has to read all of them within the timeout.
+        tail_groups_max: So does a log of more groups, unless the snapshot is much longer than they are.
+        tail_objects_max: So does a log of more objects, one for each group, whatever the snapshot's size: a
+            claim has to read all of them within the timeout.
     """
 
     kind: LogKind

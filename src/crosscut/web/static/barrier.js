@@ -104,7 +104,8 @@ export class Crossing {
 
   // Shows the moment that the slider says.
   pick() {
-    const ms = (this.most * this.slider.value) / 1000;
+    // In this order the end of the slider is exactly the last moment.
+    const ms = this.most * (this.slider.value / 1000);
     this.said.textContent = `${duration(ms)} after it was triggered`;
     this.paint(Way.at(this.trace, ms));
   }
