@@ -72,7 +72,7 @@ def run(variant: str, rate: float, seconds: float, warm_up: float, parallelism: 
             more = taken(directory / "out")
             commits += len({now for now, _ in more})
             found += more
-            time.sleep(POLL_MS / 1_000)
+            time.sleep(POLL_MS / 1_000)  # between two looks at the output, until the deadline of the round
         cores = (cpu_seconds(job) - before_s) / (time.monotonic() - began_s)
         job.wait()
     finally:

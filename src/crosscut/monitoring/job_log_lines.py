@@ -24,7 +24,7 @@ SLOW_LEAST_MS = 1_000
 
 
 LATE_MS = 7_000
-"""What has taken so long, and is not over, is told: a store or a worker that hangs says nothing itself."""
+"""A step that has taken so long, and is not over, is logged: a store or worker that hangs logs nothing."""
 WAITS_FOR = {
     Phase.CLAIMING: "for the job log to hold the claim of its epoch",
     Phase.GATHERING: "for workers to register",

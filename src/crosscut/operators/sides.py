@@ -81,7 +81,7 @@ class Sides:
         return [(len(self._records[name]), len(self._timestamps[name])) for name in self._records]
 
     def go_back(self, position: list[tuple[int, int]]) -> None:
-        """Unsay what has been said since `position`."""
+        """Discard what was emitted since `position`."""
         for name, (count, time_count) in zip(self._records, position, strict=True):
             del self._records[name][count:]
             del self._timestamps[name][time_count:]

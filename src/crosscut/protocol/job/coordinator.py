@@ -417,7 +417,7 @@ class Coordinator:
     def _too_few(self) -> list[JobEffect]:
         cause = self.registry.too_few(self._terms.start_timeout_ms, self._terms.slots)
         if self.restart_count == 0 and not self._failures.failures and not self.takeover:
-            # Whoever has started the job is there to be told.
+            # The caller of the start still waits and gets the error.
             return self._end("failed", cause)
         # Spark may need minutes to see that a host is gone, or to have slots again.
         return self._failed(cause)

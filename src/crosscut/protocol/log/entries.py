@@ -59,7 +59,7 @@ class EpochClaimed:
         unit_log: The kind of log that each worker has of its own, which may say more than the newest
             checkpoint; "": they have none.
         splits: With logs of workers: what the sources had to read when the job began. A worker whose log is
-            empty begins with its share of it, whoever deploys it.
+            empty begins with its share of it, in every epoch.
     """
 
     ADDED: ClassVar[dict[str, JSON]] = {"unit_log": "", "splits": []}
